@@ -1,0 +1,5 @@
+"""`python -m skerry`."""
+
+from skerry.cli import main
+
+raise SystemExit(main())

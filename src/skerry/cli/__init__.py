@@ -1,0 +1,5 @@
+"""The `skerry` command."""
+
+
+def main() -> int:
+    return 0
