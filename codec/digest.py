@@ -28,7 +28,6 @@ Data = bytes | bytearray | memoryview | Bytes
 
 LEAF_BYTES = 16 * 1024 * 1024
 _TEXT = re.compile(r"[0-9a-f]{64}")
-_PARALLEL_FROM = 1 << 20  # bytes; below this, starting threads costs more than they save
 
 
 def parse_digest(text: object) -> Digest:
@@ -53,9 +52,9 @@ class DigestStream:
         self.size = 0
 
     def update(self, data: Data) -> None:
-        view = memoryview(data).cast("B") if not isinstance(data, bytes) else data
+        view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         self._hash.update(view)
-        self.size += len(view)
+        self.size += view.nbytes
 
     def digest(self) -> Digest:
         return Digest(self._hash.hexdigest())
@@ -69,14 +68,11 @@ def leaf_count(nbytes: int) -> int:
 def leaf_digests(data: Bytes) -> tuple[Digest, ...]:
     """Return the digests of all leaves of one tensor, given its bytes."""
     return tuple(
-        digest_bytes(data[start : start + LEAF_BYTES])
-        for start in range(0, data.size, LEAF_BYTES)
+        digest_bytes(data[start : start + LEAF_BYTES]) for start in range(0, data.size, LEAF_BYTES)
     )
 
 
-def tensor_digest(
-    name: str, dtype: str, shape: Sequence[int], leaves: Sequence[Digest]
-) -> Digest:
+def tensor_digest(name: str, dtype: str, shape: Sequence[int], leaves: Sequence[Digest]) -> Digest:
     """Return the digest of one tensor.
 
     The hashed bytes are four fields, each a u64 little-endian length and that many bytes: the name

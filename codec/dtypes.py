@@ -1,7 +1,7 @@
 """The dtypes that safetensors knows, and how the codec cuts each one into words.
 
-A **word** is the unit that a patch replaces.  Types narrower than a byte are handled as packed bytes,
-complex numbers as one word of both parts.  Bits are compared, never values.
+A **word** is the unit that a patch replaces.  Types narrower than a byte are handled as packed
+bytes, complex numbers as one word of both parts.  Bits are compared, never values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class DType:
     """One safetensors dtype.
 
     `bits` is the size of an element, `word` the size of a word in bytes.  A word's **class**, the
-    context of the coder, is `(word >> class_shift) & class_mask`: the exponent field of a float (its
-    upper eight bits where it is longer), zero for every other kind.
+    context of the coder, is `(word >> class_shift) & class_mask`: the exponent field of a float
+    (its upper eight bits where it is longer), zero for every other kind.
     """
 
     name: str

@@ -1,11 +1,11 @@
 """Everything the codec can refuse, and who acts on it.
 
 CodecError
-├── FormatError          the bytes break a rule of their format   nobody: a retry reads the same bytes
-│   └── LimitExceeded    they ask for more than a stated limit     the operator: raise the limit, or don't
-├── BaseMismatch         a sound patch, for other weights          the agent: take another path
-├── ResultMismatch       decoding gave other weights than promised  the agent: discard, report, re-anchor
-└── StructureMismatch    the two sides differ in structure         the publisher: publish a full version
+├── FormatError           the bytes break a rule of their format    nobody: a retry reads the same
+│   └── LimitExceeded     they ask for more than a stated limit     the operator: raise it, or don't
+├── BaseMismatch          a sound patch, for other weights          the agent: take another path
+├── ResultMismatch        decoding gave other weights than promised the agent: discard and report
+└── StructureMismatch     the two sides differ in structure         the publisher: a full version
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from skerry.codec.digest import Bytes
+from skerry.codec.digest import Bytes, Digest
 from skerry.codec.dtypes import DTYPES, DType, Words
 
 Positions = npt.NDArray[np.int64]
@@ -43,10 +44,12 @@ class TensorChanges:
     """The words of one tensor that differ between two versions.
 
     `positions` are flat word indices, strictly ascending, shape [n]; `old` and `new` are the bits
-    before and after, shape [n], in the tensor's word type.
+    before and after, shape [n], in the tensor's word type.  `leaves` are the digests of the leaves
+    that hold a change, as they are after it, by leaf number; None where nobody hashed them.
     """
 
     spec: TensorSpec
     positions: Positions
     old: Words
     new: Words
+    leaves: Mapping[int, Digest] | None = None

@@ -1,0 +1,304 @@
+"""The context coder: changed positions by class, steps by class, a chunk at a time.
+
+A chunk's bytes are one entropy-coded stream read from the front (`rans`) and one string of raw bits
+read from the back.
+
+1. **Gaps.** For each class in ascending order that may change and has words in the chunk: gaps
+   between the ranks of its changed words.  With g and t of the class's rate code, a cursor at rank
+   0 and R words left, the next symbol u of table t means: if `u < n`, n = min(31, ceil(R / 2^g)),
+   the word at cursor + (u << g) + v changed, v being the next g raw bits; the cursor moves past it.
+   Every slot from C(t, n) up is the escape: the cursor moves by min(31 << g, R).  A class ends when
+   its cursor has passed all its words, so no counts are stored.
+2. **Magnitudes.** For each change in class order whose class has a magnitude table: one symbol.
+3. **Raw bits**, after those of the gaps: the magnitudes' raw bits, then a direction for each
+   change, 1 for downwards.  The last (at most 16) directions travel in the entropy coder's last
+   state: its low bits, under a single 1 at bit 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from skerry.codec.bits import pack_fields, unpack_fields
+from skerry.codec.digest import Bytes
+from skerry.codec.dtypes import DType, Words
+from skerry.codec.errors import FormatError
+from skerry.codec.profile import Profile, lookup
+from skerry.codec.rans import LOW, SEED_BITS, Decoder, encode_streams
+from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, SYMBOLS, TOTAL, Ints, shift_of
+from skerry.codec.scan import ChunkDiff, classes_of, locate, population_of
+from skerry.codec.steps import from_symbols, steps, take_steps, to_symbols, widths_of
+
+Bits = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coded:
+    """One chunk as the coder sees it: the compressed bytes, or what is needed to make them."""
+
+    dtype: DType
+    profile: Profile
+    tilt: int
+    contextual: bool
+
+
+def encode_chunks(diffs: Sequence[ChunkDiff], settings: Sequence[Coded]) -> list[bytes]:
+    """Return the bytes of each chunk."""
+    starts, frequencies, raws, seeds = [], [], [], []
+    for diff, setting in zip(diffs, settings, strict=True):
+        gap_start, gap_frequency, gap_raw, gap_width = _gaps(diff, setting)
+        magnitude, down = steps(diff.old, diff.new, setting.dtype)
+        symbol, extra, width = to_symbols(magnitude)
+        start, frequency = _magnitudes(symbol, diff.classes, setting.profile)
+        starts.append(np.concatenate([gap_start, start]))
+        frequencies.append(np.concatenate([gap_frequency, frequency]))
+        directions = down.astype(np.uint8)
+        kept = min(SEED_BITS, directions.size)
+        stored = directions.size - kept
+        raws.append(
+            np.concatenate(
+                [
+                    pack_fields(gap_raw, gap_width),
+                    pack_fields(extra, width),
+                    directions[:stored],
+                ]
+            )
+        )
+        seeds.append(int(unpack_fields(directions[stored:], np.array([kept]))[0]))
+    streams = encode_streams(starts, frequencies, seeds)
+    return [
+        stream + np.packbits(raw, bitorder="little")[::-1].tobytes()
+        for stream, raw in zip(streams, raws, strict=True)
+    ]
+
+
+def _gaps(diff: ChunkDiff, setting: Coded) -> tuple[Ints, Ints, npt.NDArray[np.uint64], Ints]:
+    """Return start and frequency of every gap symbol, then value and width of the raw bits."""
+    rates = setting.profile.tilted(setting.tilt)
+    starts, frequencies, raws, widths = [], [], [], []
+    first = 0
+    for c in np.flatnonzero((rates != NEVER) & (diff.population > 0)):
+        population = int(diff.population[c])
+        ranks = diff.ranks[first : first + int(diff.changed[c])]
+        first += ranks.size
+        g = int(shift_of(rates[c]))
+        table = CUMULATIVE[rates[c] - 4 * g]
+        span = SYMBOLS << g
+        # One landing per change, and the end of the class as a last one that is only escapes.
+        targets = np.append(ranks, population)
+        cursors = np.concatenate([[0], ranks + 1])
+        gap = targets - cursors
+        escapes = gap // span
+        escapes[-1] = -(-gap[-1] // span)
+        symbol = np.append((gap[:-1] - escapes[:-1] * span) >> g, -1)
+        code = np.full(int(escapes.sum()) + gap.size, SYMBOLS)
+        code[np.cumsum(escapes + 1) - 1] = symbol
+        code = code[:-1]
+        begin, end = table[code], table[code + 1]
+        if escapes[-1]:
+            # The class's last escape takes in all symbols that would land past its end.
+            left = int(gap[-1]) - (int(escapes[-1]) - 1) * span
+            begin[-1] = table[min(SYMBOLS, -(-left >> g))]
+        starts.append(begin)
+        frequencies.append(end - begin)
+        raws.append((gap[:-1] & ((1 << g) - 1)).astype(np.uint64))
+        widths.append(np.full(ranks.size, g, np.int64))
+    return (
+        np.concatenate(starts),
+        np.concatenate(frequencies),
+        np.concatenate(raws),
+        np.concatenate(widths),
+    )
+
+
+def _magnitudes(
+    symbol: Ints, classes: npt.NDArray[np.uint8], profile: Profile
+) -> tuple[Ints, Ints]:
+    table = profile.table_of[classes]
+    coded = np.flatnonzero(table)
+    if not coded.size:
+        empty = np.zeros(0, np.int64)
+        return empty, empty
+    cumulative = np.stack(profile.magnitudes)
+    table, symbol = table[coded] - 1, symbol[coded]
+    begin = cumulative[table, symbol]
+    return begin, cumulative[table, symbol + 1] - begin
+
+
+def decode_chunks(
+    chunks: Sequence[bytes | memoryview], bases: Sequence[Words], settings: Sequence[Coded]
+) -> list[tuple[Ints, Words]]:
+    """Return the ascending positions and the new bits of each chunk.
+
+    `bases` are the words of each chunk before the patch.  Raises FormatError, and takes no more
+    memory than a small multiple of the bases, whatever the bytes are.
+    """
+    classes = [
+        classes_of(base, setting.dtype, contextual=setting.contextual)
+        for base, setting in zip(bases, settings, strict=True)
+    ]
+    reader = _Reader(chunks)
+    found = reader.gaps([population_of(c) for c in classes], settings)
+    changed = [np.bincount(c, minlength=256) for c, _ in found]
+    symbols = reader.magnitudes([c for c, _ in found], settings)
+    results = []
+    for i, (base, setting) in enumerate(zip(bases, settings, strict=True)):
+        magnitude, down = reader.raw_tail(i, symbols[i])
+        positions = locate(classes[i], changed[i], found[i][1])
+        new = take_steps(base[positions], magnitude, down, setting.dtype)
+        ascending = np.argsort(positions, kind="stable")
+        results.append((positions[ascending], new[ascending]))
+    return results
+
+
+class _Reader:
+    """The two ends of every chunk of a batch: words from the front, raw bits from the back."""
+
+    def __init__(self, chunks: Sequence[bytes | memoryview]) -> None:
+        self.sizes = np.array([len(chunk) for chunk in chunks], np.int64)
+        if bool((self.sizes < 4).any()):
+            raise FormatError("a coded chunk has at least 4 bytes")
+        # Padding lets reads run past a chunk's end; `raw_tail` refuses chunks that did.
+        self.data: Bytes = np.frombuffer(b"".join(chunks) + bytes(8), np.uint8)
+        self.begin = np.cumsum(self.sizes) - self.sizes
+        self.coder = Decoder(self.data, self.begin)
+        self.used = np.zeros(len(chunks), np.int64)  # raw bits taken so far
+        self.most = 8 * (self.sizes - 4) + SEED_BITS  # raw bits that the bytes have room for
+        self._wide = np.concatenate([np.zeros(8, np.uint8), self.data]).astype(np.int64)
+
+    def raw(self, lanes: Ints, widths: Ints) -> Ints:
+        """Take `widths` raw bits, at most 20, from each lane."""
+        used = self.used[lanes]
+        self.used[lanes] += widths
+        last = np.maximum(self.begin[lanes] + self.sizes[lanes] - 1 - (used >> 3), 0) + 8
+        w = self._wide
+        bits = w[last] | w[last - 1] << 8 | w[last - 2] << 16 | w[last - 3] << 24
+        value: Ints = bits >> (used & 7) & ((1 << widths) - 1)
+        return value
+
+    def gaps(
+        self, populations: Sequence[Ints], settings: Sequence[Coded]
+    ) -> list[tuple[Ints, Ints]]:
+        """Return class and rank of every change of every chunk, in class order."""
+        plans = [
+            _plan(p, s.profile.tilted(s.tilt)) for p, s in zip(populations, settings, strict=True)
+        ]
+        offsets = np.cumsum([0] + [len(p[0]) for p in plans])
+        rate, population, class_of = (
+            np.concatenate([p[column] for p in plans]) for column in range(3)
+        )
+        shift = shift_of(rate)
+        table = rate - 4 * shift
+        lanes = np.flatnonzero(np.diff(offsets))
+        at = offsets[:-1][lanes]  # each lane's row of the plan
+        stop = offsets[1:][lanes]
+        cursor = np.zeros(lanes.size, np.int64)
+        directions = np.zeros(len(plans), np.int64)
+        log: list[tuple[Ints, Ints, Ints]] = []
+        while lanes.size:
+            g, t, left = shift[at], table[at], population[at] - cursor
+            limit = np.minimum(SYMBOLS, -(-left >> g))
+            slots = self.coder.slots(lanes)
+            symbol = LOOKUP[t, slots].astype(np.int64)
+            escaped = symbol >= limit
+            symbol = np.where(escaped, limit, symbol)
+            begin = CUMULATIVE[t, symbol]
+            end = np.where(escaped, TOTAL, CUMULATIVE[t, symbol + 1])
+            self.coder.advance(lanes, slots, begin, end - begin)
+            value = self.raw(lanes, np.where(escaped, 0, g))
+            landed = cursor + (symbol << g) + value
+            if bool((~escaped & (landed >= population[at])).any()):
+                raise FormatError("a changed word lies past the end of its class")
+            # Every change needs a direction too: this bounds the work by the chunk's own bytes.
+            directions[lanes] += ~escaped
+            if bool((self.used[lanes] + directions[lanes] > self.most[lanes]).any()):
+                raise FormatError("a coded chunk holds more changes than its bytes can")
+            hit = np.flatnonzero(~escaped)
+            log.append((lanes[hit], class_of[at[hit]], landed[hit]))
+            cursor = np.where(
+                escaped, np.minimum(cursor + (SYMBOLS << g), population[at]), landed + 1
+            )
+            finished = cursor == population[at]
+            at = at + finished
+            cursor = np.where(finished, 0, cursor)
+            if bool((at == stop).any()):
+                going = np.flatnonzero(at < stop)
+                lanes, at, stop, cursor = lanes[going], at[going], stop[going], cursor[going]
+        return _by_lane(log, len(plans))
+
+    def magnitudes(self, classes: Sequence[Ints], settings: Sequence[Coded]) -> list[Ints]:
+        """Return the magnitude symbol of every change of every chunk."""
+        symbols = [np.zeros(c.size, np.int64) for c in classes]
+        tables = [s.profile.table_of[c] for c, s in zip(classes, settings, strict=True)]
+        coded = [np.flatnonzero(t) for t in tables]
+        for profile in {id(s.profile): s.profile for s in settings}.values():
+            members = [i for i, s in enumerate(settings) if s.profile is profile and coded[i].size]
+            if not members:
+                continue
+            cumulative = np.stack(profile.magnitudes)
+            symbol_of = np.stack([lookup(c) for c in profile.magnitudes])
+            order = np.array(sorted(members, key=lambda i: -coded[i].size), np.int64)
+            counts = np.array([coded[i].size for i in order])
+            table = np.zeros((int(counts[0]), order.size), np.int64)
+            for lane, i in enumerate(order):
+                table[: counts[lane], lane] = tables[i][coded[i]] - 1
+            out = np.zeros(table.shape, np.int64)
+            running = np.searchsorted(-counts, -np.arange(len(table)), side="left")
+            for step in range(len(table)):
+                lanes = order[: running[step]]
+                t = table[step, : lanes.size]
+                slots = self.coder.slots(lanes)
+                symbol = symbol_of[t, slots]
+                begin = cumulative[t, symbol]
+                self.coder.advance(lanes, slots, begin, cumulative[t, symbol + 1] - begin)
+                out[step, : lanes.size] = symbol
+            for lane, i in enumerate(order):
+                symbols[i][coded[i]] = out[: counts[lane], lane]
+        return symbols
+
+    def raw_tail(
+        self, lane: int, symbol: Ints
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+        """Return magnitudes and directions; check that the chunk's bytes end where they should."""
+        kept = min(SEED_BITS, symbol.size)
+        widths = widths_of(symbol)
+        extra = int(widths.sum())
+        stored = int(self.used[lane]) + extra + symbol.size - kept
+        begin, size = int(self.begin[lane]), int(self.sizes[lane])
+        words = int(self.coder.next[lane]) - begin
+        if words + -(-stored // 8) != size:
+            raise FormatError(
+                f"a coded chunk of {size} bytes holds {words} of symbols and {stored} raw bits"
+            )
+        bits = np.unpackbits(self.data[begin + words : begin + size][::-1], bitorder="little")
+        if bits[stored:].any():
+            raise FormatError("padding bits of a coded chunk are not zero")
+        state = int(self.coder.state[lane])
+        if state >> SEED_BITS != 1 or (state - LOW) >> kept:
+            raise FormatError("the entropy coder's last state is not a seed")
+        start = int(self.used[lane])
+        magnitude = from_symbols(symbol, unpack_fields(bits[start:], widths))
+        seed = np.array([state - LOW], np.uint64)
+        directions = np.concatenate(
+            [bits[start + extra : stored], pack_fields(seed, np.array([kept]))]
+        )
+        return magnitude, directions.astype(np.bool_)
+
+
+def _plan(population: Ints, rates: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return rate code, population and number of the classes that a chunk walks through."""
+    walked = np.flatnonzero((rates != NEVER) & (population > 0))
+    return rates[walked], population[walked], walked
+
+
+def _by_lane(log: list[tuple[Ints, Ints, Ints]], lanes: int) -> list[tuple[Ints, Ints]]:
+    empty = np.zeros(0, np.int64)
+    columns = [np.concatenate([entry[i] for entry in log] or [empty]) for i in range(3)]
+    lane, classes, ranks = columns
+    order = np.argsort(lane, kind="stable")
+    bounds = np.searchsorted(lane[order], np.arange(lanes + 1))
+    return [(classes[order[a:b]], ranks[order[a:b]]) for a, b in pairwise(bounds)]

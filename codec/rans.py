@@ -1,0 +1,90 @@
+"""Range asymmetric numeral systems, a batch of streams at a time.
+
+A stream is a 32-bit state and 16-bit words.  Decoding a symbol of frequency f, starting at c of
+TOTAL: `x = f * (x >> 12) + (x & 4095) - c`, then, if x < 2^16, `x = x << 16 | next word`.
+Encoding is the inverse, from the last symbol to the first.  The encoder starts from
+2^16 + `seed`, so the last state hands the decoder 16 bits that would otherwise be lost.
+
+NumPy has no fast scalar loop, so encoding runs over all streams of a batch at once, symbol by
+symbol.  Each stream's bytes are what a scalar coder would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from skerry.codec.rates import TOTAL_BITS, Ints
+
+LOW = 1 << 16
+SEED_BITS = 16
+_EMIT_FROM = 32 - TOTAL_BITS  # state >= frequency << 20 would overflow 32 bits
+
+
+def encode_streams(
+    starts: Sequence[Ints], frequencies: Sequence[Ints], seeds: Sequence[int]
+) -> list[bytes]:
+    """Encode one stream for each item: symbols given by cumulative start and frequency.
+
+    Returns each stream's bytes: the decoder's first state (u32), then its words (u16), all
+    little-endian.
+    """
+    count = len(starts)
+    sizes = np.array([s.size for s in starts], np.int64)
+    order = np.argsort(-sizes, kind="stable")  # the streams still running are always a prefix
+    longest = int(sizes.max(initial=0))
+    start_of = np.zeros((longest, count), np.int64)
+    frequency_of = np.ones((longest, count), np.int64)
+    for lane, stream in enumerate(order):
+        # Right-aligned reversal: step 0 encodes each stream's last symbol.
+        start_of[: sizes[stream], lane] = starts[stream][::-1]
+        frequency_of[: sizes[stream], lane] = frequencies[stream][::-1]
+    state = np.array([LOW + seeds[stream] for stream in order], np.int64)
+    running = np.searchsorted(-sizes[order], -np.arange(longest), side="left")
+    words = np.zeros((longest, count), np.uint16)
+    emitted = np.zeros((longest, count), np.bool_)
+    for step in range(longest):
+        lanes = int(running[step])
+        f, x = frequency_of[step, :lanes], state[:lanes]
+        full = x >= f << _EMIT_FROM
+        words[step, :lanes] = x & 0xFFFF
+        emitted[step, :lanes] = full
+        x = np.where(full, x >> 16, x)
+        quotient = x // f
+        state[:lanes] = (quotient << TOTAL_BITS) + x - quotient * f + start_of[step, :lanes]
+    streams = [b""] * count
+    for lane, stream in enumerate(order):
+        # The word emitted last is the one the decoder needs first.
+        tail = words[:, lane][emitted[:, lane]][::-1]
+        streams[stream] = int(state[lane]).to_bytes(4, "little") + tail.astype("<u2").tobytes()
+    return streams
+
+
+class Decoder:
+    """The states of a batch of streams that advance together.
+
+    `data` holds all streams, stream i from byte `offsets[i]`.  Words are read from wherever a
+    stream has come to; the caller checks at the end that this was where it should be.  `data` must
+    have two readable bytes past every place that it lets a stream come to.
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8], offsets: Ints) -> None:
+        self._data = data.astype(np.int64)
+        self.next = offsets + 4  # byte offset of each stream's next word
+        d, o = self._data, offsets
+        self.state = d[o] | d[o + 1] << 8 | d[o + 2] << 16 | d[o + 3] << 24
+
+    def slots(self, lanes: Ints) -> Ints:
+        """Return each lane's slot in [0, TOTAL), which names its next symbol."""
+        return self.state[lanes] & ((1 << TOTAL_BITS) - 1)
+
+    def advance(self, lanes: Ints, slots: Ints, starts: Ints, frequencies: Ints) -> None:
+        """Take the symbols that `slots` fell into."""
+        x = frequencies * (self.state[lanes] >> TOTAL_BITS) + slots - starts
+        low = x < LOW
+        at = np.minimum(self.next[lanes], self._data.size - 2)
+        word = self._data[at] | self._data[at + 1] << 8
+        self.state[lanes] = np.where(low, x << 16 | word, x)
+        self.next[lanes] += 2 * low
