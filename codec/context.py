@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -137,6 +138,8 @@ def decode_chunks(
     `bases` are the words of each chunk before the patch.  Raises FormatError, and takes no more
     memory than a small multiple of the bases, whatever the bytes are.
     """
+    if not chunks:
+        return []
     classes = [
         classes_of(base, setting.dtype, contextual=setting.contextual)
         for base, setting in zip(bases, settings, strict=True)

@@ -101,7 +101,8 @@ def _magnitude_tables(symbols: Ints, classes: Ints) -> tuple[Ints, tuple[Ints, .
         else:
             groups[-1].append(int(c))
     if len(groups) > 1 and counts[groups[-1]].sum() < _SAMPLES_PER_TABLE:
-        groups[-2] += groups.pop()
+        last = groups.pop()
+        groups[-1] += last
     tables = []
     for i, group in enumerate(groups):
         table_of[group] = i + 1
