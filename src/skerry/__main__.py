@@ -2,4 +2,4 @@
 
 from skerry.cli import main
 
-raise SystemExit(main())
+main()

@@ -1,0 +1,29 @@
+"""How a publisher behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherConfig:
+    """Settings of one publisher.
+
+    An **anchor** is written when either limit is reached: `anchor_versions` patches in a row, or
+    patches of more than `anchor_ratio` times the full size together.  None turns a limit off.
+    `verify` decodes every patch again before it is committed; `writer` names this process in
+    records.
+    """
+
+    writer: str = "publisher"
+    verify: bool = True
+    anchor_versions: int | None = 100
+    anchor_ratio: float | None = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.writer:
+            raise ValueError("writer: expected a name, found none")
+        if self.anchor_versions is not None and self.anchor_versions < 1:
+            raise ValueError(f"anchor_versions: expected 1 or more, found {self.anchor_versions}")
+        if self.anchor_ratio is not None and not self.anchor_ratio > 0:
+            raise ValueError(f"anchor_ratio: expected more than 0, found {self.anchor_ratio}")

@@ -1,0 +1,72 @@
+"""Everything the publisher can refuse, and who acts on it.
+
+PublisherError
+├── CheckpointError        the files are no sound checkpoint       their writer: write them anew
+│   ├── IndexMismatch      index.json and the shards disagree      the same
+│   ├── UnsafeEntry        a link, device, socket or unsafe name   the same: copy the files
+│   └── CheckpointChanged  a file changed while it was being read  the caller: publish again
+├── StateBusy              another publisher uses the directory    the operator: one for each
+├── BaselineUnavailable    the parent's bytes cannot be rebuilt    the operator: publish a full
+└── VerifyFailed           the patch does not give the weights     report it: nothing is published
+"""
+
+from __future__ import annotations
+
+
+class PublisherError(Exception):
+    """Base of every error raised by skerry.publisher."""
+
+
+class CheckpointError(PublisherError):
+    """The files given are not a sound checkpoint."""
+
+
+class IndexMismatch(CheckpointError):
+    """An index names shards or tensors that are not there, or leaves some out."""
+
+    def __init__(
+        self, *, index: str, rule: str, shard: str | None = None, tensor: str | None = None
+    ) -> None:
+        super().__init__(f"{index}: {rule}")
+        self.index = index
+        self.shard = shard
+        self.tensor = tensor
+
+
+class UnsafeEntry(CheckpointError):
+    """A directory entry that is no plain file or directory, or has an unsafe name."""
+
+    def __init__(self, *, name: str, rule: str) -> None:
+        super().__init__(f"{name!r}: {rule}")
+        self.name = name
+
+
+class CheckpointChanged(CheckpointError):
+    """A file is not what it was when the checkpoint was scanned."""
+
+    def __init__(self, *, name: str, expected: str, found: str) -> None:
+        super().__init__(f"{name}: changed while it was read: expected {expected}, found {found}")
+        self.name = name
+
+
+class StateBusy(PublisherError):
+    """Another publisher has the state directory open."""
+
+
+class BaselineUnavailable(PublisherError):
+    """The published bytes of a version could not be rebuilt, or are not what the log says."""
+
+    def __init__(self, *, version: int, why: str) -> None:
+        super().__init__(f"version {version} cannot serve as base: {why}")
+        self.version = version
+
+
+class VerifyFailed(PublisherError):
+    """The patch, decoded against its base, does not give the weights it was made from."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"the patch does not decode to the new weights: expected {expected}, found {found}"
+        )
+        self.expected = expected
+        self.found = found

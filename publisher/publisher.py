@@ -1,0 +1,243 @@
+"""From a checkpoint to a published version: compare, encode, prove, upload, commit, advance.
+
+The order is the protocol.  Objects are durable before the record that names them; the baseline
+moves after the record; a failure anywhere before it leaves no version, and publishing again works.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skerry.bulletin.errors import BulletinError, VersionUnknown
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.records import Commit, Full, ObjectRef
+from skerry.bulletin.signing import Signer
+from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.writer import BulletinWriter
+from skerry.codec.digest import Digest
+from skerry.codec.layout import describe_difference
+from skerry.codec.weights import digest_weights
+from skerry.publisher.arrays import Served
+from skerry.publisher.baseline import Baseline, from_checkpoint, rebuild
+from skerry.publisher.checkpoint import Checkpoint
+from skerry.publisher.config import PublisherConfig
+from skerry.publisher.draft import Draft, encode, is_same, prove
+from skerry.publisher.errors import BaselineUnavailable
+from skerry.publisher.plan import chain_to, decide
+from skerry.publisher.progress import Meter, Progress, silent
+from skerry.publisher.report import Clock, PublishReport
+from skerry.publisher.storage import MemoryStorage, Storage
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """The one writer of a run.  Not safe for use by several threads at once."""
+
+    def __init__(
+        self, writer: BulletinWriter, *, config: PublisherConfig, storage: Storage
+    ) -> None:
+        self.writer = writer
+        self._config = config
+        self._storage = storage
+        self._baseline: Baseline | None = None
+
+    @classmethod
+    def open(
+        cls,
+        store: ObjectStore,
+        *,
+        signer: Signer | None = None,
+        config: PublisherConfig | None = None,
+        storage: Storage | None = None,
+    ) -> Publisher:
+        """Claim the run in `store`: every earlier writer is fenced off from here on."""
+        config = config or PublisherConfig()
+        writer = BulletinWriter.open(store, signer=signer, writer=config.writer)
+        return cls(writer, config=config, storage=storage or MemoryStorage())
+
+    @property
+    def reader(self) -> BulletinReader:
+        return self.writer.reader
+
+    def publish_arrays(
+        self,
+        arrays: Mapping[str, Served],
+        *,
+        step: int,
+        side_files: Mapping[str, bytes] | None = None,
+        recipe: Mapping[str, object] | None = None,
+        max_shard_bytes: int = 5_000_000_000,
+        force_full: bool = False,
+    ) -> PublishReport:
+        """Publish arrays in memory, which must not change until this returns."""
+        checkpoint = Checkpoint.from_arrays(
+            arrays, side_files=side_files, recipe=recipe, max_shard_bytes=max_shard_bytes
+        )
+        return self.publish(checkpoint, step=step, force_full=force_full)
+
+    def publish(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        step: int | None = None,
+        parent: int | None = None,
+        force_full: bool = False,
+        progress: Progress = silent,
+    ) -> PublishReport:
+        """Publish one version.  A version equal to its parent is one, too.
+
+        `step` defaults to one more than the newest commit's, `parent` to the newest version; an
+        older parent rolls back or forks.  Raises PublisherError and BulletinError; except for an
+        unknown outcome of the commit itself, nothing is published then.
+        """
+        clock = Clock()
+        self.writer.settle()  # of a commit whose outcome was unknown: it is a version, or we stop
+        newest = self.reader.state.newest
+        if step is None:
+            step = 0 if newest is None else newest.step + 1
+        ancestor = self._ancestor(newest, parent)
+        with clock.phase("base"):
+            base = self._base(ancestor, force_full, progress)
+        draft = self._draft(checkpoint, ancestor, base, force_full, clock, progress)
+        with clock.phase("upload"):
+            objects = self._upload(draft, progress)
+        checkpoint.check_unchanged()
+        with clock.phase("commit"):
+            record = self.writer.commit(
+                parent=None if ancestor is None else ancestor.version,
+                step=step,
+                layout=objects.layout,
+                manifest=objects.manifest,
+                base=draft.patch_base,
+                result=draft.weights.version(),
+                packs=objects.packs,
+                full=objects.full,
+                elements=draft.layout.words,
+                changed=draft.changed,
+            )
+        commit = record.body
+        assert isinstance(commit, Commit)
+        with clock.phase("advance"):
+            self._advance(commit.version, draft)
+        logger.info(
+            "published version=%d kind=%s changed=%s/%d bytes=%d digest=%s",
+            commit.version,
+            draft.decision.kind,
+            commit.changed,
+            commit.elements,
+            commit.nbytes,
+            commit.result,
+        )
+        return draft.report(record, commit, clock.seconds)
+
+    def _ancestor(self, newest: Commit | None, parent: int | None) -> Commit | None:
+        if parent is None:
+            return newest
+        commit = self.reader.state.commits.get(parent)
+        if commit is None:
+            raise VersionUnknown(parent, newest=None if newest is None else newest.version)
+        return commit
+
+    def _base(
+        self, ancestor: Commit | None, force_full: bool, progress: Progress
+    ) -> Baseline | None:
+        """Return the bytes of `ancestor`: those in hand if the log agrees, else rebuilt."""
+        if ancestor is None:
+            return None
+        held, self._baseline = self._baseline, None  # moving it may fail half way
+        try:
+            held = rebuild(
+                self.reader,
+                ancestor.version,
+                self._storage,
+                held=held if held is not None and self._agrees(held) else None,
+                progress=progress,
+            )
+        except (BaselineUnavailable, BulletinError) as error:
+            if not force_full:
+                raise
+            logger.warning("publishing a full version without its parent's bytes: %s", error)
+            return None
+        self._baseline = held
+        return held
+
+    def _agrees(self, held: Baseline) -> bool:
+        commit = self.reader.state.commits.get(held.version)
+        return commit is not None and commit.result == held.weights.version()
+
+    def _draft(
+        self,
+        checkpoint: Checkpoint,
+        ancestor: Commit | None,
+        base: Baseline | None,
+        force_full: bool,
+        clock: Clock,
+        progress: Progress,
+    ) -> Draft:
+        layout = checkpoint.layout
+        with clock.phase("digest"):
+            meter = Meter(progress, "digest", layout.nbytes)
+            weights = digest_weights(layout, meter.read(checkpoint.read))
+        difference = "" if base is None else describe_difference(base.layout, layout)
+        encoded = None
+        if base is not None and not difference:
+            with clock.phase("encode"):
+                encoded = encode(base, checkpoint, progress)
+            if self._config.verify:
+                with clock.phase("verify"):
+                    prove(encoded, base, checkpoint, weights)
+        same = base is not None and is_same(base, checkpoint, weights)
+        commits = self.reader.state.commits
+        decision = decide(
+            chain=None if ancestor is None else chain_to(commits, ancestor.version),
+            difference=difference,
+            patch_bytes=None if encoded is None else 0 if same else len(encoded.data),
+            full_bytes=layout.nbytes,
+            forced=force_full,
+            config=self._config,
+        )
+        return Draft(
+            checkpoint=checkpoint,
+            weights=weights,
+            base=base,
+            encoded=encoded,
+            same=same,
+            decision=decision,
+        )
+
+    def _upload(self, draft: Draft, progress: Progress) -> _Objects:
+        """Make every object of the version durable."""
+        packs: tuple[ObjectRef, ...] = ()
+        if draft.decision.patch and draft.encoded is not None and not draft.same:
+            packs = (self.writer.put_pack(draft.encoded.data),)
+        full: Full | None = None
+        if draft.decision.full:
+            meter = Meter(progress, "upload full", draft.layout.nbytes)
+            full = self.writer.put_full(
+                (name, meter.chunks(draft.checkpoint.file_chunks(name)))
+                for name in sorted(name for name, _ in draft.layout.files())
+            )
+        layout = self.writer.put_layout(draft.layout)
+        manifest = self.writer.put_manifest(draft.manifest(layout))
+        return _Objects(packs=packs, full=full, layout=layout, manifest=manifest)
+
+    def _advance(self, version: int, draft: Draft) -> None:
+        base, self._baseline = self._baseline, None  # advancing it may fail half way
+        if base is None:
+            base = from_checkpoint(version, draft.checkpoint, draft.weights, self._storage)
+        else:
+            base.advance(version, draft.checkpoint, draft.weights, draft.changed_tensors)
+        self._baseline = base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Objects:
+    """What is durable in the store before the record."""
+
+    packs: tuple[ObjectRef, ...]
+    full: Full | None
+    layout: Digest
+    manifest: Digest

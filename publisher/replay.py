@@ -1,0 +1,84 @@
+"""The bulletin's objects, replayed into buffers: a full version, then patches in place.
+
+Nothing here trusts a result: callers measure the buffers and compare with the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.records import Full, ObjectRef
+from skerry.codec.digest import Bytes, Digest, digest_bytes
+from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch
+from skerry.codec.fold import fold_changes
+from skerry.codec.layout import Layout, SideFile
+from skerry.codec.pack import Pack
+from skerry.codec.tensors import TensorSpec
+from skerry.publisher.progress import Meter
+
+Read = Callable[[TensorSpec], Bytes]
+
+
+def reads(buffers: Mapping[str, Bytes]) -> Read:
+    """Return what gives a tensor's bytes as a view of its shard's buffer."""
+    return lambda spec: buffers[spec.file][spec.offset : spec.offset + spec.nbytes]
+
+
+def load_full(
+    reader: BulletinReader, layout: Layout, full: Full, buffers: Mapping[str, Bytes], meter: Meter
+) -> None:
+    """Read a full version's shards into the buffers of `layout`.  Raises FormatError, Tampered."""
+    files = {file.name: file for file in full.files}
+    for shard in layout.shards:
+        file = files.get(shard.name)
+        if file is None or file.size != shard.size:
+            found = "no file" if file is None else f"{file.size} bytes"
+            raise FormatError(f"{shard.name}: expected {shard.size} bytes, the full has {found}")
+        data = reader.read(reader.full_file(full, file))
+        if not data.startswith(shard.header):
+            raise FormatError(f"{shard.name}: the header is not the layout's")
+        buffers[shard.name][:] = np.frombuffer(data, np.uint8)
+        meter.add(shard.size)
+
+
+def apply_packs(
+    reader: BulletinReader,
+    layout: Layout,
+    packs: Iterable[ObjectRef],
+    base: Digest | None,
+    buffers: Mapping[str, Bytes],
+    meter: Meter,
+) -> tuple[Pack, ...]:
+    """Patch the buffers in place; return the packs, for the side files that they carry.
+
+    Raises BaseMismatch, FormatError, ResultMismatch, Tampered.
+    """
+    read = reads(buffers)
+    applied = []
+    for ref in packs:
+        pack = Pack.parse(reader.read(ref), layout)
+        if pack.base != base:
+            raise BaseMismatch(expected=pack.base, found=str(base))
+        for changes in fold_changes(layout, [pack], read):
+            changes.spec.view(read(changes.spec))[changes.positions] = changes.new
+        applied.append(pack)
+        meter.add(ref.size)
+    return tuple(applied)
+
+
+def carried_file(packs: Iterable[Pack], side: SideFile) -> bytes:
+    """Return the content that the last of `packs` to carry a side file has for it.
+
+    Raises ResultMismatch if it is not what the layout names, or not there.
+    """
+    found = "nothing in the packs"
+    for pack in packs:
+        if side.name in pack.files:
+            content = pack.file(side.name, side.size)
+            found = digest_bytes(content)
+    if found != side.digest:
+        raise ResultMismatch(what=side.name, expected=side.digest, found=found)
+    return content

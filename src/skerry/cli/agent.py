@@ -1,0 +1,79 @@
+"""`skerry agent`: keep one island at the newest version, and serve requests from it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skerry.cli.options import BulletinArgument, KeyOption, parse_key
+
+
+class EngineKind(StrEnum):
+    """What the agent serves with."""
+
+    CPU = "cpu"
+    NONE = "none"
+
+
+def agent(
+    bulletin: BulletinArgument,
+    directory: Annotated[
+        Path,
+        typer.Option("--dir", metavar="DIR", file_okay=False, help="The agent's own directory."),
+    ],
+    engine: Annotated[
+        EngineKind, typer.Option(help="The engine to switch; none keeps the mirror only.")
+    ] = EngineKind.NONE,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
+    island: Annotated[
+        str, typer.Option(metavar="ID", help="The island's name in the bulletin.")
+    ] = "island",
+    key: KeyOption = None,
+    poll: Annotated[
+        float, typer.Option(metavar="S", help="Seconds between two looks at the log.")
+    ] = 0.5,
+    audit_engine: Annotated[
+        bool,
+        typer.Option(
+            "--audit-engine", help="Hash the engine's weights after each install, while it serves."
+        ),
+    ] = False,
+) -> None:
+    """Follow a run and serve its newest version.
+
+    Keeps a byte-exact copy of the newest version in DIR, switches the engine to it, and answers
+    /v1/completions, /health, /ready, /status and /metrics until SIGTERM.
+    """
+    import asyncio
+    import logging
+
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.stores import open_store
+    from skerry.inference.engine import Engine
+    from skerry.island_agent.agent import Agent
+    from skerry.island_agent.config import AgentConfig
+    from skerry.island_agent.service import ServiceConfig, serve
+
+    try:
+        config = AgentConfig(
+            directory=directory,
+            island=island,
+            poll_s=poll,
+            idle_poll_s=max(poll, 8.0),
+            audit_engines=audit_engine,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    engines: dict[str, Engine] = {}
+    if engine is EngineKind.CPU:
+        from skerry.inference.engines import CpuEngine
+
+        engines["cpu"] = CpuEngine()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    reader = BulletinReader(open_store(bulletin), pinned_key=parse_key(key))
+    service = ServiceConfig(host=host, port=port)
+    asyncio.run(serve(Agent(config, reader, engines=engines), service))

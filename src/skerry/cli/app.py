@@ -1,0 +1,42 @@
+"""All subcommands by name.  Their bodies import what they need when they run."""
+
+from __future__ import annotations
+
+import typer
+
+from skerry.cli import agent, info, inspect, keys, patches, publish, pull
+from skerry.cli.command import SkerryCommand
+
+app = typer.Typer(
+    name="skerry",
+    help="Move policy weights from one trainer to rollout engines elsewhere, as bitwise patches.",
+    epilog="Exit codes: 0 done, 1 refused or different, 2 usage, 3 store, disk or network trouble.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.command("publish", cls=SkerryCommand)(publish.publish)
+app.command("log", cls=SkerryCommand)(inspect.log)
+app.command("show", cls=SkerryCommand)(inspect.show)
+app.command("pull", cls=SkerryCommand)(pull.pull)
+app.command("verify", cls=SkerryCommand)(pull.verify)
+app.command("diff", cls=SkerryCommand)(patches.diff)
+app.command("apply", cls=SkerryCommand)(patches.apply)
+app.command("agent", cls=SkerryCommand)(agent.agent)
+app.command("keygen", cls=SkerryCommand)(keys.keygen)
+app.command("info", cls=SkerryCommand)(info.info)
+
+
+@app.command(
+    "demo",
+    cls=SkerryCommand,
+    add_help_option=False,  # the demo explains its own options
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def demo(context: typer.Context) -> None:
+    """Train a small model and watch islands follow it, on this machine."""
+    from skerry.cli.demo import app as demo_app
+
+    demo_app(args=context.args, prog_name="skerry demo")

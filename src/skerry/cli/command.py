@@ -1,0 +1,31 @@
+"""The boundary between errors and people: one line on standard error and an exit code.
+
+Errors that somebody can act on end here.  Any other is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from skerry.cli.output import print_json
+
+
+class SkerryCommand(TyperCommand):
+    """A subcommand that turns foreseen errors into exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # the command's boundary: reported, or raised again as it is
+            from skerry.cli.failures import explain
+
+            failure = explain(error)
+            if failure is None:
+                raise
+            if ctx.params.get("as_json"):
+                print_json({"error": failure.to_json()})
+            typer.echo(f"skerry {self.name}: {failure}", err=True)
+            raise typer.Exit(failure.exit_code) from error

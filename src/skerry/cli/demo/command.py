@@ -1,0 +1,227 @@
+"""The command itself: start everything, watch it, judge it, write it down."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skerry.cli.output import print_json, progress_bar
+
+if TYPE_CHECKING:
+    from skerry.cli.demo.children import Child, Island
+    from skerry.cli.demo.watch import Seen
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+_LOOK_S = 0.5  # between two looks at the islands
+_SETTLE_S = 120.0  # how long the islands may take for the last version
+
+
+class Model(StrEnum):
+    """What is trained."""
+
+    SMOLLM2 = "smollm2"
+    TINY = "tiny"
+
+
+class Start(StrEnum):
+    """Where the master weights start: on the BF16 grid, or with full FP32 residuals."""
+
+    GRID = "grid"
+    UNIFORM = "uniform"
+
+
+@app.command()
+def demo(
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps, a version each.")] = 6,
+    model: Annotated[Model, typer.Option(help="smollm2: 135 M real parameters.")] = Model.SMOLLM2,
+    start: Annotated[Start, typer.Option(help="Where the FP32 master weights start.")] = Start.GRID,
+    lr: Annotated[float, typer.Option(min=0, help="AdamW's learning rate.")] = 1e-6,
+    islands: Annotated[int, typer.Option(min=1, max=8, help="How many islands.")] = 2,
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Where everything goes; replaced.")
+    ] = Path("demo-output"),
+    seed: Annotated[int, typer.Option(help="Seeds dither and sampling.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train a small model by reinforcement learning while islands serve every version of it.
+
+    A trainer, a bulletin directory and islands (an agent with an engine and a gate each) run as
+    processes of their own on this machine.  Every optimizer step becomes a version; rollouts come
+    through the islands' gates.  At the end the whole run is rebuilt from the bulletin and compared
+    with what the islands hold: any byte that differs is exit code 1.  Writes report.html and
+    summary.json.
+    """
+    from skerry.cli.demo.children import ChildFailed
+
+    began = time.monotonic()
+    _prepare(out)
+    try:
+        with ExitStack() as stack:
+            seen, running, key = _run(stack, out, steps, model, start, lr, islands, seed)
+            summary = _judge(out, seen, running, key)
+    except ChildFailed as error:
+        typer.echo(f"skerry demo: {error}", err=True)
+        raise typer.Exit(1) from error
+    summary["settings"] = {
+        "steps": steps, "model": model.value, "start": start.value, "lr": lr,
+        "islands": islands, "seed": seed,
+    }  # fmt: skip
+    summary["wall_s"] = time.monotonic() - began
+    from skerry.cli.demo.report import write_report
+
+    write_report(out, summary)
+    if as_json:
+        print_json(summary)
+    else:
+        _say(out, summary)
+    if not summary["exact"]:
+        raise typer.Exit(1)
+
+
+def _prepare(out: Path) -> None:
+    """Make `out` empty; a directory that no demo wrote is refused."""
+    mark = out / "skerry-demo"
+    if out.exists() and any(out.iterdir()) and not mark.exists():
+        raise typer.BadParameter(f"{out} holds something that no demo wrote", param_hint="--out")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    mark.touch()
+
+
+def _run(
+    stack: ExitStack,
+    out: Path,
+    steps: int,
+    model: Model,
+    start: Start,
+    lr: float,
+    islands: int,
+    seed: int,
+) -> tuple[Seen, list[Island], str]:
+    """Start everything and return when the last version is served everywhere."""
+    from skerry.bulletin import Signer
+    from skerry.cli.demo.children import Island, children, free_port
+    from skerry.cli.demo.children import start as start_child
+    from skerry.cli.demo.watch import EventFile, Seen
+
+    signer = Signer.generate()
+    signer.save(out / "trainer.key")
+    key = signer.public_key.hex
+    started = stack.enter_context(children())
+    running: list[Island] = []
+    for name in [f"island-{chr(ord('a') + i)}" for i in range(islands)]:
+        port = free_port()
+        directory = out / name
+        arguments = [str(out / "bulletin"), "--dir", str(directory), "--engine", "cpu"]
+        arguments += ["--island", name, "--port", str(port), "--key", key]
+        arguments += ["--poll", "0.2", "--audit-engine"]
+        child = start_child(name, out, "skerry", ["agent", *arguments])
+        started.append(child)
+        running.append(
+            Island(name=name, url=f"http://127.0.0.1:{port}", directory=directory, child=child)
+        )
+    options = ["--bulletin", str(out / "bulletin"), "--events", str(out / "events.jsonl")]
+    options += ["--model", model.value, "--start", start.value, "--steps", str(steps)]
+    options += ["--lr", str(lr), "--seed", str(seed), "--sign", str(out / "trainer.key")]
+    for island in running:
+        options += ["--gate", island.url]
+    trainer = start_child("trainer", out, "skerry.trainer.run", [*options, "--every-version"])
+    started.append(trainer)
+    seen = Seen([island.name for island in running])
+    _watch(EventFile(out / "events.jsonl"), seen, running, trainer)
+    return seen, running, key
+
+
+def _watch(events: Any, seen: Seen, islands: list[Island], trainer: Child) -> None:
+    """Look until the trainer is done and the islands hold its last version."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from skerry.cli.demo.children import ChildFailed
+
+    console = Console(stderr=True)
+    settle: float | None = None
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            for event in events.new():
+                seen.event(event)
+            for island in islands:
+                island.child.check()
+                status = island.status()
+                if status is not None:
+                    seen.status(island.name, status)
+            trainer.check()
+            if console.is_terminal:
+                live.update(seen.table(), refresh=True)
+            if seen.done:
+                if seen.arrived():
+                    break
+                settle = settle or time.monotonic() + _SETTLE_S
+                if time.monotonic() > settle:
+                    raise ChildFailed(f"an island did not reach the last version in {_SETTLE_S} s")
+            elif not trainer.running:
+                raise ChildFailed(f"the trainer ended early; see {trainer.log}")
+            time.sleep(_LOOK_S)
+
+
+def _judge(out: Path, seen: Seen, islands: list[Island], key: str) -> dict[str, Any]:
+    """Rebuild the run and return the summary."""
+    from skerry.bulletin import BulletinReader, PublicKey, open_store
+    from skerry.cli.demo.audit import audit
+
+    store = open_store(str(out / "bulletin"))
+    reader = BulletinReader(store, pinned_key=PublicKey.parse(key))
+    with progress_bar() as progress:
+        verdict = audit(
+            reader,
+            seen.installs,
+            {island.name: island.directory / "mirror" for island in islands},
+            progress,
+        )
+    rows = []
+    for row in seen.rows():
+        sizes = dict(verdict.sizes.get(row["version"], {}))
+        rows.append({**row, "sizes": sizes})
+        for island, exact in row["exact"].items():
+            if exact is False:
+                verdict.problems.append(f"{island} held version {row['version']} with other bytes")
+            elif exact is None:
+                verdict.problems.append(f"{island} never held version {row['version']}")
+    for island, failures in seen.failures.items():
+        verdict.problems.append(f"{island} had failures: {failures}")
+    return {
+        "exact": not verdict.problems,
+        "problems": verdict.problems,
+        "versions": rows,
+        "python": sys.version.split()[0],
+    }
+
+
+def _say(out: Path, summary: dict[str, Any]) -> None:
+    from skerry.cli.output import print_table
+
+    body = []
+    for row in summary["versions"]:
+        sizes, changed = row["sizes"], row["changed"]
+        if not changed or not sizes:
+            continue
+        per = [row["wire_bytes"] / changed, sizes["bound"] / changed]
+        per += [sizes[name] / changed for name in sizes if name not in ("bound", "changed")]
+        figures = [f"{figure:.3f}" for figure in per]
+        body.append([str(row["version"]), f"{row['changed_share']:.3%}", *figures])
+        names = [name for name in sizes if name not in ("bound", "changed")]
+    if body:
+        typer.echo("bytes per changed element, all that a follower downloads:")
+        print_table(["version", "changed", "skerry", "bound", *names], body)
+    for problem in summary["problems"]:
+        typer.echo(f"PROBLEM: {problem}")
+    verdict = "every version exact on every island" if summary["exact"] else "NOT exact"
+    typer.echo(f"{verdict}; {summary['wall_s']:.0f} s; see {out / 'report.html'}")

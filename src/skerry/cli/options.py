@@ -1,0 +1,71 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.signing import PublicKey
+
+BulletinArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="BULLETIN",
+        show_default=False,
+        help="The run's address: a directory, file:///absolute/path, or memory://name.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="PUB", help="Trust this public key only: 64 hex digits, or a .pub file."
+    ),
+]
+VersionOption = Annotated[
+    int | None,
+    typer.Option("--version", min=0, metavar="N", help="The version; the newest without it."),
+]
+
+
+def existing_directory(metavar: str, help_text: str) -> typer.models.ArgumentInfo:
+    """Return an argument that is a directory."""
+    info: typer.models.ArgumentInfo = typer.Argument(
+        metavar=metavar, exists=True, file_okay=False, show_default=False, help=help_text
+    )
+    return info
+
+
+def parse_key(text: str | None) -> PublicKey | None:
+    """Return the public key that `--key` gives, as digits or as a file."""
+    from skerry.bulletin.signing import PublicKey
+    from skerry.codec.errors import FormatError
+
+    if text is None:
+        return None
+    path = Path(text)
+    try:
+        return PublicKey.parse(path.read_text().strip() if path.is_file() else text)
+    except (FormatError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(str(error), param_hint="--key") from error
+
+
+def open_reader(address: str, key: str | None = None) -> BulletinReader:
+    """Return a reader that has read the log to its end; a place without a log is refused."""
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.stores import open_store
+    from skerry.cli.failures import CommandError
+
+    reader = BulletinReader(open_store(address), pinned_key=parse_key(key))
+    reader.refresh()
+    if reader.state.seq < 0:
+        raise CommandError(
+            f"{address}: expected a run, found no log", acts="you: check the address"
+        )
+    return reader

@@ -1,0 +1,104 @@
+"""`skerry publish`: a checkpoint directory becomes the run's next version."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli.options import BulletinArgument, JsonOption, existing_directory
+from skerry.cli.output import print_fields, print_json, progress_bar, share, size
+
+if TYPE_CHECKING:
+    from skerry.publisher.report import PublishReport
+
+
+def publish(
+    bulletin: BulletinArgument,
+    checkpoint: Annotated[
+        Path,
+        existing_directory(
+            "CKPT_DIR", "A Hugging Face checkpoint: safetensors shards and side files."
+        ),
+    ],
+    step: Annotated[
+        int | None,
+        typer.Option(min=0, help="The optimizer's step; one more than the last without it."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Publish a full version, beside the patch if there is one."),
+    ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option(metavar="KEY", help="Sign with this private key (see `skerry keygen`)."),
+    ] = None,
+    parent: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="V", help="An older version to go on from: rollback or fork."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Keep the published weights here between runs, instead of fetching them again.",
+        ),
+    ] = None,
+    anchor_every: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Write a full version every N versions.")
+    ] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a checkpoint directory.
+
+    It becomes the run's next version.  The patch is made against the last published version,
+    decoded again, and compared before anything is uploaded.  The version exists once its record
+    is in the log, and not before.
+    """
+    from skerry.bulletin.signing import Signer
+    from skerry.bulletin.stores import open_store
+    from skerry.publisher import (
+        Checkpoint,
+        MemoryStorage,
+        Publisher,
+        PublisherConfig,
+        StateDirectory,
+    )
+
+    scanned = Checkpoint.scan(checkpoint)
+    publisher = Publisher.open(
+        open_store(bulletin),
+        signer=None if sign is None else Signer.load(sign),
+        config=PublisherConfig(writer="skerry-publish", anchor_versions=anchor_every),
+        storage=MemoryStorage() if state is None else StateDirectory(state),
+    )
+    with progress_bar() as progress:
+        report = publisher.publish(
+            scanned, step=step, parent=parent, force_full=full, progress=progress
+        )
+    _print(report, as_json=as_json)
+
+
+def _print(report: PublishReport, *, as_json: bool) -> None:
+    per_changed = report.bytes_per_changed
+    if as_json:
+        print_json({**asdict(report), "share": report.share, "bytes_per_changed": per_changed})
+        return
+    print_fields(
+        [
+            ("version", report.version),
+            ("parent", report.parent),
+            ("step", report.step),
+            ("kind", f"{report.kind} ({report.reason})"),
+            ("changed", share(report.changed, report.elements)),
+            ("raw", None if report.raw_bytes is None else size(report.raw_bytes)),
+            ("patch", None if report.patch_bytes is None else size(report.patch_bytes)),
+            ("record", size(report.record_bytes)),
+            ("full", size(report.full_bytes)),
+            ("per changed", None if per_changed is None else f"{per_changed:.2f} B"),
+            ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in report.seconds.items())),
+        ]
+    )

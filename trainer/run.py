@@ -1,0 +1,157 @@
+"""One training run as a process: `python -m skerry.trainer.run`.
+
+Publishes the model as version 0, then trains and publishes after every step.  What happens is told
+as JSON lines in a file, flushed line by line, so that another process can follow and a crash loses
+nothing that was told:
+
+    {"event": "published", "version": 0, ...}       a PublishReport
+    {"event": "step", "step": 1, ...}               StepMetrics
+    {"event": "done"}
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from skerry.trainer.smollm2 import smollm2
+
+from skerry.bulletin.signing import Signer
+from skerry.bulletin.stores import open_store
+from skerry.inference.client import RolloutClient
+from skerry.publisher import Publisher, PublisherConfig
+from skerry.publisher.arrays import ServedTensor
+from skerry.trainer.grpo import LetterReward
+from skerry.trainer.learner import LearnerConfig
+from skerry.trainer.loop import RLTrainer, TrainerConfig
+from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.rollouts import Sampling
+from skerry.trainer.source import SourceModel
+from skerry.trainer.tiny import tiny_llama
+
+MODELS = ("smollm2", "tiny")
+_PACE_S = 300.0
+RECIPE = {"dtype": "BF16", "rounding": "nearest-even", "source": "FP32 master weights"}
+
+
+class Events:
+    """The file that tells what happened."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def tell(self, event: str, fields: Mapping[str, object] | None = None) -> None:
+        self._file.write(json.dumps({"event": event, **(fields or {})}) + "\n")
+        self._file.flush()
+
+
+def source_model(name: str, start: str, seed: int) -> SourceModel:
+    """Return a model by name; `start` is "grid" or "uniform" and matters to real weights only."""
+    if name == "tiny":
+        return tiny_llama(seed)
+    return smollm2("uniform" if start == "uniform" else "grid", seed=seed)
+
+
+async def run(options: argparse.Namespace, events: Events) -> None:
+    """Train for `options.steps` steps."""
+    source = source_model(options.model, options.start, options.seed)
+    tokenizer = source.tokenizer()
+    publisher = Publisher.open(
+        open_store(options.bulletin),
+        signer=None if options.sign is None else Signer.load(options.sign),
+        config=PublisherConfig(writer="trainer"),
+    )
+
+    async def publish(weights: Mapping[str, ServedTensor], step: int) -> int:
+        if options.every_version and published:
+            await asyncio.gather(*(_serves(gate, published[-1]) for gate in gates))
+        report = await asyncio.to_thread(
+            publisher.publish_arrays,
+            weights,
+            step=step,
+            side_files=source.side_files,
+            recipe=RECIPE,
+        )
+        events.tell("published", asdict(report))
+        published.append(report.version)
+        return report.version
+
+    published: list[int] = []
+    async with AsyncExitStack() as stack:
+        gates = [await stack.enter_async_context(RolloutClient(url)) for url in options.gate]
+        first = await publish(source.served(), 0)
+        trainer = RLTrainer(
+            source,
+            gates=gates,
+            prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+            reward=LetterReward(tokenizer),
+            publish=publish,
+            config=TrainerConfig(
+                learner=LearnerConfig(lr=options.lr),
+                sampling=Sampling(
+                    samples=options.samples,
+                    max_tokens=options.max_tokens,
+                    accepted=f"latest-{options.max_off_policy_steps}..",
+                    wait_s=options.wait_s,
+                    seed=options.seed,
+                ),
+                max_off_policy_steps=options.max_off_policy_steps,
+                prompts_per_step=options.prompts,
+            ),
+            first_version=first,
+        )
+        await trainer.run(options.steps, lambda step: events.tell("step", asdict(step)))
+    events.tell("done")
+
+
+async def _serves(gate: RolloutClient, version: int) -> None:
+    """Return once the gate serves `version` or a newer one: the gate itself does the waiting."""
+    await gate.complete([0], accepted=f"{version}..", wait_s=_PACE_S, max_tokens=1)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m skerry.trainer.run", description=__doc__)
+    parser.add_argument("--bulletin", required=True)
+    parser.add_argument("--gate", action="append", required=True, help="URL; once for each gate")
+    parser.add_argument("--events", type=Path, required=True, help="the file of JSON lines")
+    parser.add_argument("--model", choices=MODELS, default="smollm2")
+    parser.add_argument("--start", choices=("grid", "uniform"), default="grid")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=1e-6)
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of a step")
+    parser.add_argument("--samples", type=int, default=4, help="rollouts of a prompt")
+    parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--max-off-policy-steps", type=int, default=2)
+    parser.add_argument("--wait-s", type=float, default=120.0)
+    parser.add_argument("--threads", type=int, default=None, help="torch's threads")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--every-version",
+        action="store_true",
+        help="publish a version only when every gate serves the one before, so that none is "
+        "skipped by an island that catches up",
+    )
+    parser.add_argument("--sign", type=Path, default=None, help="private key")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    with options.events.open("w") as file:
+        asyncio.run(run(options, Events(file)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
