@@ -1,0 +1,114 @@
+"""The only module that spells an object key.
+
+Law: what `check_key` accepts is a relative path of one spelling, safe below any root directory.
+"""
+
+from __future__ import annotations
+
+import re
+
+from skerry.bulletin.errors import InvalidKey
+from skerry.codec.digest import Digest
+
+MAX_EPOCH = 99_999_999  # eight digits in a key
+TEMPORARY = ".skerry-tmp-"  # names of unfinished files in a directory store; never a key
+HINT = "hint/latest.json"
+LOG_PREFIX = "log/"
+
+_KEY_BYTES = 1024  # the limit of S3
+_SEGMENT_BYTES = 255  # the limit of file systems
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PACK = re.compile(r"packs/([0-9]{8})/([0-9a-f]{64})")
+_FULL = re.compile(r"full/([0-9]{8})-([0-9a-f]{16,64})")
+_ISLAND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NONCE = re.compile(r"[0-9a-f]{16,64}")
+
+
+def check_key(key: object) -> str:
+    """Return `key` if it is one.  Raises InvalidKey."""
+    if not isinstance(key, str) or not key:
+        raise InvalidKey(key, "expected a non-empty string")
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        raise InvalidKey(key, "expected valid Unicode, found a lone surrogate") from None
+    if len(encoded) > _KEY_BYTES:
+        raise InvalidKey(key, f"expected at most {_KEY_BYTES} bytes, found {len(encoded)}")
+    if "\\" in key or _CONTROL.search(key):
+        raise InvalidKey(key, "found a backslash or a control character")
+    for segment in key.split("/"):
+        if segment in ("", ".", ".."):
+            raise InvalidKey(key, f"found the path segment {segment!r}")
+        if len(segment.encode()) > _SEGMENT_BYTES:
+            raise InvalidKey(key, f"expected path segments of at most {_SEGMENT_BYTES} bytes")
+        if segment.startswith(TEMPORARY):
+            raise InvalidKey(key, f"names that start with {TEMPORARY} are reserved")
+    return key
+
+
+def is_key(key: object) -> bool:
+    """Return whether `check_key` accepts `key`."""
+    try:
+        check_key(key)
+    except InvalidKey:
+        return False
+    return True
+
+
+def log(seq: int) -> str:
+    return f"{LOG_PREFIX}{seq:020d}.json"
+
+
+def layout(digest: Digest) -> str:
+    return f"layouts/{digest}"
+
+
+def manifest(digest: Digest) -> str:
+    return f"manifests/{digest}"
+
+
+def pack(epoch: int, digest: Digest) -> str:
+    return f"packs/{epoch:08d}/{digest}"
+
+
+def parse_pack(key: str) -> tuple[int, Digest]:
+    """Return the epoch and the digest in a pack's key.  Raises InvalidKey."""
+    match = _PACK.fullmatch(key)
+    if match is None:
+        raise InvalidKey(key, "expected packs/<epoch, 8 digits>/<digest>")
+    return int(match[1]), Digest(match[2])
+
+
+def full_prefix(epoch: int, nonce: str) -> str:
+    """Return the directory of a full version, without a slash at its end."""
+    if not _NONCE.fullmatch(nonce):
+        raise InvalidKey(nonce, "expected a nonce of 16 to 64 hex digits")
+    return f"full/{epoch:08d}-{nonce}"
+
+
+def parse_full_prefix(prefix: str) -> int:
+    """Return the epoch in the directory of a full version.  Raises InvalidKey."""
+    match = _FULL.fullmatch(prefix)
+    if match is None:
+        raise InvalidKey(prefix, "expected full/<epoch, 8 digits>-<nonce>")
+    return int(match[1])
+
+
+def full_file(prefix: str, name: str) -> str:
+    return check_key(f"{prefix}/{name}")
+
+
+def checkpoint(seq: int) -> str:
+    return f"checkpoints/{seq:020d}.json"
+
+
+def island(island_id: str) -> str:
+    """Return the key of an island's status.  Raises InvalidKey for an id that is no plain name."""
+    if not _ISLAND.fullmatch(island_id):
+        raise InvalidKey(island_id, "expected an island id of 1 to 64 letters, digits, '._-'")
+    return f"islands/{island_id}.json"
+
+
+def probe(nonce: str) -> str:
+    """Return the scratch key on which a store's conditions are tried out."""
+    return f"hint/probe-{nonce}"

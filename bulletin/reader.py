@@ -1,0 +1,117 @@
+"""Reading a run: follow its log, fetch what the records name, believe nothing unverified."""
+
+from __future__ import annotations
+
+import logging
+
+from skerry.bulletin import keys
+from skerry.bulletin.errors import NotFound, ObjectTooLarge, RecordInvalid, Tampered
+from skerry.bulletin.manifest import Manifest
+from skerry.bulletin.patience import Patience
+from skerry.bulletin.records import RECORD_LIMIT_BYTES, FileRef, Full, ObjectRef, Record
+from skerry.bulletin.signing import PublicKey
+from skerry.bulletin.state import LogState
+from skerry.bulletin.store import ObjectStore
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.codec.errors import FormatError
+from skerry.codec.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+LAYOUT_LIMIT_BYTES = 64 * 1024 * 1024  # stored, compressed
+STORED_MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
+DEFAULT_WAIT = Patience(limit_s=30.0)
+
+
+class BulletinReader:
+    """A follower of one run.
+
+    `state` is what the log says so far; any thread may read it.  Everything else is for one thread
+    at a time.  A record can arrive before the objects it names (replicated buckets), so a missing
+    object is waited for up to `wait.limit_s` seconds; then NotFound names it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        pinned_key: PublicKey | None = None,
+        wait: Patience = DEFAULT_WAIT,
+    ) -> None:
+        self.store = store
+        self.state = LogState(pinned_key=pinned_key)
+        self._wait = wait
+        self._layouts: dict[Digest, Layout] = {}
+
+    def refresh(self) -> tuple[Record, ...]:
+        """Read the log to its end; return the records that are new.
+
+        Raises StoreError, RecordInvalid or Tampered.  Records before the one at fault are in
+        `state` by then, and the next call starts with the one at fault.
+        """
+        before = len(self.state.records)
+        while (data := self.slot(self.state.seq + 1)) is not None:
+            self.state = self.state.apply(data)
+            record = self.state.records[-1]
+            logger.debug("read record %d (%s)", record.seq, record.kind)
+        return tuple(self.state.records[before:])
+
+    def slot(self, seq: int) -> bytes | None:
+        """Return the bytes in one slot of the log, unverified; None when it is free."""
+        key = keys.log(seq)
+        try:
+            return self.store.get(key, limit_bytes=RECORD_LIMIT_BYTES)
+        except NotFound:
+            return None
+        except ObjectTooLarge as error:
+            raise RecordInvalid(key, f"expected at most {RECORD_LIMIT_BYTES} bytes") from error
+
+    def layout(self, digest: Digest) -> Layout:
+        """Return a layout.  Raises StoreError, Tampered or RecordInvalid."""
+        if digest not in self._layouts:
+            key = keys.layout(digest)
+            data = self._named(key, digest, LAYOUT_LIMIT_BYTES)
+            try:
+                self._layouts[digest] = Layout.from_bytes(data)
+            except FormatError as error:
+                raise RecordInvalid(key, error.rule) from error
+        return self._layouts[digest]
+
+    def manifest(self, digest: Digest) -> Manifest:
+        """Return a manifest.  Raises StoreError, Tampered or RecordInvalid."""
+        key = keys.manifest(digest)
+        data = self._named(key, digest, STORED_MANIFEST_LIMIT_BYTES)
+        return Manifest.from_bytes(data, what=key)
+
+    def read(self, ref: ObjectRef) -> bytes:
+        """Return a whole object.  Raises StoreError, or Tampered when size or digest differ."""
+        try:
+            data = self._named(ref.key, ref.digest, ref.size)
+        except ObjectTooLarge as error:
+            found = "more" if error.found is None else f"{error.found} bytes"
+            raise Tampered(ref.key, expected=f"{ref.size} bytes", found=found) from error
+        if len(data) != ref.size:
+            expected, found = f"{ref.size} bytes", f"{len(data)} bytes"
+            raise Tampered(ref.key, expected=expected, found=found)
+        return data
+
+    def full_file(self, full: Full, file: FileRef) -> ObjectRef:
+        """Return where one file of a full version is stored."""
+        return full.ref(file)
+
+    def _named(self, key: str, digest: Digest, limit_bytes: int) -> bytes:
+        """Return the object at `key`, which a verified record names by `digest`."""
+        data = self._awaited(key, limit_bytes)
+        found = digest_bytes(data)
+        if found != digest:
+            raise Tampered(key, expected=digest, found=found)
+        return data
+
+    def _awaited(self, key: str, limit_bytes: int) -> bytes:
+        for attempt in self._wait.attempts():
+            try:
+                return self.store.get(key, limit_bytes=limit_bytes)
+            except NotFound:
+                if attempt == 0:
+                    logger.info("%s is named but not there yet, waiting", key)
+        raise NotFound(key, waited_s=self._wait.limit_s)

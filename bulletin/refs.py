@@ -1,0 +1,105 @@
+"""What records say about objects: references, and full versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skerry.bulletin import keys
+from skerry.codec.digest import Digest, parse_digest
+from skerry.codec.errors import FormatError
+from skerry.codec.names import check_name
+from skerry.codec.strict_json import as_int, as_list, as_object, as_text, check_fields
+
+MAX_INT = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRef:
+    """One immutable object: where it is, and what it must be."""
+
+    key: str
+    size: int
+    digest: Digest
+
+    def to_json(self) -> dict[str, object]:
+        return {"key": self.key, "size": self.size, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """One file of a full version."""
+
+    name: str
+    size: int
+    digest: Digest
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """A full version: the directory `prefix` with `files`, in the order of their names."""
+
+    prefix: str
+    files: tuple[FileRef, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def objects(self) -> tuple[ObjectRef, ...]:
+        return tuple(self.ref(file) for file in self.files)
+
+    def ref(self, file: FileRef) -> ObjectRef:
+        """Return where one of the files is stored."""
+        return ObjectRef(
+            key=keys.full_file(self.prefix, file.name), size=file.size, digest=file.digest
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {"prefix": self.prefix, "files": [file.to_json() for file in self.files]}
+
+
+def parse_packs(value: object, where: str) -> tuple[ObjectRef, ...]:
+    """Parse references to packs.  Raises FormatError and InvalidKey."""
+    packs = tuple(_pack(item, where) for item in as_list(value, where))
+    if len({pack.key for pack in packs}) != len(packs):
+        raise FormatError(f"{where}: a pack is named twice")
+    return packs
+
+
+def parse_full(value: object, where: str) -> Full:
+    """Parse a full version.  Raises FormatError and InvalidKey."""
+    fields = as_object(value, where)
+    check_fields(fields, where, "prefix", "files")
+    prefix = as_text(fields["prefix"], where)
+    keys.parse_full_prefix(prefix)
+    files = tuple(_file(item, where) for item in as_list(fields["files"], where))
+    names = [file.name for file in files]
+    if not files or names != sorted(set(names)):
+        raise FormatError(f"{where}: expected files in the order of their names, each once")
+    for name in names:
+        keys.full_file(prefix, name)
+    return Full(prefix=prefix, files=files)
+
+
+def _pack(value: object, where: str) -> ObjectRef:
+    fields = as_object(value, where)
+    check_fields(fields, where, "key", "size", "digest")
+    key = as_text(fields["key"], where)
+    digest = parse_digest(fields["digest"])
+    if keys.parse_pack(key)[1] != digest:
+        raise FormatError(f"{where}: the key {key} does not end in the pack's digest {digest}")
+    return ObjectRef(key=key, size=as_int(fields["size"], where, 1, MAX_INT), digest=digest)
+
+
+def _file(value: object, where: str) -> FileRef:
+    fields = as_object(value, where)
+    check_fields(fields, where, "name", "size", "digest")
+    return FileRef(
+        name=check_name(as_text(fields["name"], where)),
+        size=as_int(fields["size"], where, 0, MAX_INT),
+        digest=parse_digest(fields["digest"]),
+    )

@@ -1,0 +1,60 @@
+"""The object store that a bulletin stands on: eight verbs, and the promise that each one makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+
+class ObjectStore(Protocol):
+    """A flat map from keys to bytes; safe to use from several threads and processes at once.
+
+    Every implementation passes `tests.bulletin.store_contract.StoreContract`.  Every method raises
+    InvalidKey for a key that `keys.check_key` refuses, and StoreUnavailable when the store gives no
+    answer and nothing was changed.  A write of any kind may
+    raise OutcomeUnknown instead: repeating it with the same bytes is always right.  No key may be a
+    directory of another one.
+    """
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        """Return the whole object.
+
+        Raises NotFound, and ObjectTooLarge when it is longer than the limit; never truncates.
+        """
+        ...
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop).  Raises NotFound, and ShortObject when there are fewer."""
+        ...
+
+    def size(self, key: str) -> int:
+        """Return the size in bytes.  Raises NotFound."""
+        ...
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create the object, all of it or none of it, durably: the only atomic step there is.
+
+        Of any number of concurrent calls for one key exactly one succeeds, for ever.  Raises
+        AlreadyExists if the key is taken, OutcomeUnknown if the object may have been created.
+        """
+        ...
+
+    def put(self, key: str, parts: Iterable[bytes]) -> int:
+        """Store one immutable object, whole or not at all, durably; return its size in bytes.
+
+        For names that only one content can have (a digest or a nonce is part of them): putting the
+        same bytes again is fine.  An error raised by `parts` passes through and nothing is stored.
+        """
+        ...
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Set a mutable object, for hints and status only; readers see the old bytes or the new."""
+        ...
+
+    def list_after(self, prefix: str, after: str = "") -> Iterator[str]:
+        """Yield the keys that start with `prefix` and are greater than `after`, in byte order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object if it is there."""
+        ...
