@@ -1,0 +1,121 @@
+"""The port every rollout engine stands behind: stage while serving, pause only to install.
+
+An engine makes tokens with one version at a time.  It is told a new version in two moves: `stage` does
+all the work that can be done while it still serves, `install` writes the changed words between
+`pause` and `resume`.  Every implementation passes `tests.inference.engine_contract`.
+
+EngineError
+├── InstallFailed     the old version is back in place     the agent: keep the old label, try again
+└── EngineBroken      the weights are in an unknown state  the agent: stop serving, load the mirror anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from skerry.codec.digest import Digest
+from skerry.codec.tensors import TensorChanges
+
+
+class EngineError(Exception):
+    """Base of every error that an engine raises about its weights."""
+
+
+class InstallFailed(EngineError):
+    """Nothing changed: the engine still holds, bit for bit, the version it held before."""
+
+
+class EngineBroken(EngineError):
+    """The engine's weights are no version at all; only `load` can help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUpdate:
+    """What leads an engine from version `base` to `version`: changed words of HF tensors."""
+
+    base: int
+    version: int
+    digest: Digest
+    changes: Sequence[TensorChanges]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One completion.  `temperature` 0 is greedy; `seed` None is a fresh one."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 1.0
+    seed: int | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedToken:
+    """One token, the log-probability that it was sampled with, and the version that made it."""
+
+    token: int
+    logprob: float
+    version: int
+    finish_reason: str | None = None  # "stop" | "length" on the last token
+
+
+class Engine(Protocol):
+    """A rollout engine that can change its weights while requests run."""
+
+    async def load(self, directory: Path, version: int) -> None:
+        """Read a whole checkpoint directory and serve it as `version`.
+
+        Running requests end first.  Raises EngineBroken if the directory cannot be loaded.
+        """
+        ...
+
+    async def stage(self, update: WeightUpdate) -> None:
+        """Prepare `update` while serving: check names, shapes and old bits, locate the words.
+
+        Raises InstallFailed if it does not fit the weights that are served.
+        """
+        ...
+
+    async def pause(self) -> None:
+        """Return once no token is being made.  Running requests keep their state."""
+        ...
+
+    async def install(self, update: WeightUpdate) -> None:
+        """Write the staged update, all of it or none of it; only between `pause` and `resume`.
+
+        Raises InstallFailed when the old bits are in place again, EngineBroken otherwise.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Make tokens again.  Idempotent: the agent calls it whatever happened before."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """The version that the next token would be made with; None before `load` or when broken."""
+        ...
+
+    async def weights_digest(self) -> Digest:
+        """Hash the weights that are served, over HF tensor names: equals the version's digest."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokenize."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[GeneratedToken]:
+        """Yield tokens as they are made.  Closing the iterator cancels the request."""
+        ...
+
+    async def close(self) -> None:
+        """Stop and release everything."""
+        ...

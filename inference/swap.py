@@ -1,0 +1,139 @@
+"""One change of an engine's version: drain, pause, install, flip the label, resume.
+
+Laws: `resume` is called after every `pause`, whatever happened; the label moves only after an
+install that returned; weights of which nothing is known are never served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from skerry.inference.config import GateConfig
+from skerry.inference.engine import EngineBroken, EngineError, InstallFailed
+from skerry.inference.errors import StillPaused
+from skerry.inference.slot import Slot
+
+logger = logging.getLogger(__name__)
+
+Install = Callable[[], Awaitable[None]]
+Outcome = Literal["installed", "failed", "broken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapReport:
+    """How one change went.
+
+    `drain_s` passed before the engine was told to pause, `pause_s` until it made tokens again;
+    `revoked` requests were ended early.  `base` is the version that was served before.
+    """
+
+    engine: str
+    base: int | None
+    version: int
+    outcome: Outcome
+    drain_s: float
+    pause_s: float
+    revoked: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Swap:
+    """The change of `slot` to `version`; `whole` loads a checkpoint instead of patching words."""
+
+    slot: Slot
+    version: int
+    install: Install
+    whole: bool
+    drain_s: float | None
+    config: GateConfig
+    clock: Callable[[], float]
+    on_end: Callable[[SwapReport], None]
+    outcome: Outcome = "failed"
+
+    async def run(self) -> SwapReport:
+        """Carry it out.  Raises what `install` raises, and StillPaused."""
+        slot, base, began = self.slot, self.slot.version, self.clock()
+        if self.whole:
+            slot.error = f"version {self.version} is being loaded"
+            slot.label(None)  # loading ends running requests, so none may start
+        revoked = await slot.drain(None if self.whole else self.version, self.drain_s)
+        drained = self.clock()
+        try:
+            await self._install()
+        finally:
+            try:
+                revoked += self._settle()
+                await self._resume()
+            finally:
+                report = SwapReport(
+                    engine=slot.name,
+                    base=base,
+                    version=self.version,
+                    outcome=self.outcome,
+                    drain_s=drained - began,
+                    pause_s=self.clock() - drained,
+                    revoked=revoked,
+                )
+                logger.info("engine %s: swap ended: %s", slot.name, report)
+                self.on_end(report)
+        return report
+
+    async def _install(self) -> None:
+        """Pause and install; `outcome` then says what the weights are."""
+        slot = self.slot
+        try:
+            slot.error = f"the swap to {self.version} was cut off"
+            if not self.whole:
+                await slot.engine.pause()  # loading needs an engine that can end its requests
+            self.outcome = "broken"  # until `install` itself says better
+            await self.install()
+        except InstallFailed as error:
+            self.outcome, slot.error = "failed", str(error)
+            raise
+        except EngineBroken as error:
+            self.outcome, slot.error = "broken", str(error)
+            raise
+        except EngineError as error:
+            slot.error = str(error)
+            raise
+        self.outcome, slot.error = "installed", None
+
+    def _settle(self) -> int:
+        """Make the label true, before the engine runs again; return how many were revoked."""
+        if self.outcome == "installed":
+            self.slot.label(self.version)
+        elif self.outcome == "broken":
+            self.slot.label(None)
+            return self.slot.revoke(None, f"weights are unknown: {self.slot.error}")
+        return 0
+
+    async def _resume(self) -> None:
+        """Resume, also while being cancelled: a paused engine would hang everybody."""
+        resuming = asyncio.create_task(self._resume_until())
+        try:
+            await asyncio.shield(resuming)
+        except asyncio.CancelledError:
+            await resuming
+            raise
+
+    async def _resume_until(self) -> None:
+        slot, backoff_s = self.slot, self.config.resume_backoff_s
+        for attempt in range(1, self.config.resume_tries + 1):
+            try:
+                await slot.engine.resume()
+            # The boundary to foreign engines: whatever a try meets, they must not stay paused.
+            except Exception as error:
+                logger.warning("engine %s: resume, try %d: %r", slot.name, attempt, error)
+                cause = error
+            else:
+                return
+            if attempt < self.config.resume_tries:
+                await asyncio.sleep(backoff_s * 2 ** (attempt - 1))
+        self.outcome, slot.error = "broken", f"stays paused: {cause!r}"
+        slot.label(None)
+        slot.revoke(None, slot.error)
+        raise StillPaused(f"engine {slot.name} {slot.error}") from cause
