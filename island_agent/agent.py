@@ -1,0 +1,197 @@
+"""One island: it follows a run's log, keeps the mirror, and switches its engines.
+
+The agent needs neither torch nor an HTTP stack; `service` puts one around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from skerry.bulletin import keys
+from skerry.bulletin.errors import BulletinError
+from skerry.bulletin.reader import BulletinReader
+from skerry.inference.engine import Engine
+from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.errors import Stopped
+from skerry.island_agent.fetch import Fetcher
+from skerry.island_agent.fleet import Fleet
+from skerry.island_agent.hooks import Hook, no_hook
+from skerry.island_agent.mirror import Mirror
+from skerry.island_agent.plan import Target
+from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.state import Places
+from skerry.island_agent.status import EngineStatus, IslandStatus
+
+logger = logging.getLogger(__name__)
+
+
+class Agent:
+    """Reader, mirror, gate and engines: `open`, then `run` or single `step`s, then `close`."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        reader: BulletinReader,
+        *,
+        engines: Mapping[str, Engine] | None = None,
+        gate: AdmissionGate | None = None,
+        hook: Hook = no_hook,
+    ) -> None:
+        """`gate`, made for the same engines, is the one that requests go through.
+
+        The engines stay the caller's: `close` leaves them running and resumed.
+        """
+        self.config = config
+        self.reader = reader
+        self.engines = dict(engines or {})
+        self.gate = gate or AdmissionGate(self.engines)
+        self.state = IslandStatus(island=config.island, history_limit=config.history)
+        for name in self.engines:
+            self.state.engines[name] = EngineStatus()
+        self._fleet = Fleet(
+            engines=self.engines,
+            gate=self.gate,
+            status=self.state,
+            drain_s=config.drain_s,
+            verify=config.verify_engines,
+        )
+        self._hook = hook
+        self._target = config.target
+        self._halt = threading.Event()
+        self._stopping = asyncio.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="skerry-mirror")
+        self._mirror: Mirror | None = None
+        self._reconciler: Reconciler | None = None
+        self._announced: bytes = b""
+
+    @property
+    def mirror(self) -> Mirror:
+        if self._mirror is None:
+            raise RuntimeError("the agent is not open")
+        return self._mirror
+
+    def status(self) -> Mapping[str, object]:
+        """Return a JSON-ready snapshot, at once."""
+        self._fleet.observe()
+        return self.state.to_json()
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine serves, or without engines the mirror holds a version."""
+        self._fleet.observe()
+        return self.state.ready
+
+    async def open(self) -> None:
+        """Lock and recover the mirror, resume engines.  Raises MirrorBusy."""
+        loop = asyncio.get_running_loop()
+        fetcher = Fetcher(
+            self.reader.store,
+            Places(self.config.directory).spool,
+            self.config.fetch,
+            stop=self._halt,
+        )
+        self.state.progress = fetcher.progress
+        self._mirror = await loop.run_in_executor(self._pool, self._open_mirror)
+        self._reconciler = Reconciler(
+            reader=self.reader,
+            mirror=self._mirror,
+            fetcher=fetcher,
+            fleet=self._fleet,
+            target=self._target,
+            status=self.state,
+            hook=self._hook,
+            pool=self._pool,
+        )
+        self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
+        self.state.run = self._mirror.run
+        logger.info("island opened island=%s version=%s", self.config.island, self.state.version)
+        await self._fleet.wake()
+
+    def _open_mirror(self) -> Mirror:
+        return Mirror.open(
+            self.config.directory, verify=self.config.verify_on_open, hook=self._pass_on
+        )
+
+    def _pass_on(self, step: str) -> None:
+        """The mirror's hook: it marks time once there is a reconciler."""
+        if self._reconciler is None:
+            self._hook(step)
+        else:
+            self._reconciler.mark(step)
+
+    def aim(self, target: Target) -> None:
+        """Follow another target from the next pass on."""
+        self._target = target
+        if self._reconciler is not None:
+            self._reconciler.target = target
+
+    async def step(self) -> bool:
+        """Make one pass of the reconcile loop; raises what it met.  Says whether anything moved."""
+        if self._reconciler is None:
+            raise RuntimeError("the agent is not open")
+        return await self._reconciler.step()
+
+    async def run(self) -> None:
+        """Reconcile until `stop`.  Errors are recorded in the status and the loop goes on."""
+        retry_s, poll_s = self.config.retry_s, self.config.poll_s
+        while not self._stopping.is_set():
+            try:
+                moved = await self.step()
+            except Stopped:
+                break
+            except Exception as error:  # the boundary of the reconcile loop
+                self.state.fail(error, self.state.phase)
+                logger.warning("pass failed phase=%s error=%r", self.state.phase, error)
+                self.state.phase = "retrying"
+                delay_s, retry_s = retry_s, min(2 * retry_s, self.config.retry_limit_s)
+            else:
+                retry_s = self.config.retry_s
+                poll_s = self.config.poll_s if moved else min(1.5 * poll_s, self.config.idle_poll_s)
+                delay_s = 0.0 if moved else poll_s
+            await self._announce()
+            await self._sleep(delay_s)
+        self.state.phase = "stopped"
+
+    def stop(self) -> None:
+        """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
+        self._halt.set()
+        self._stopping.set()
+
+    async def close(self) -> None:
+        """Wait for work under way, leave engines running, let go of the mirror.  Idempotent."""
+        self.stop()
+        await asyncio.to_thread(self._pool.shutdown)
+        await self._fleet.wake()
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = self._reconciler = None
+
+    async def _sleep(self, delay_s: float) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _announce(self) -> None:
+        """Leave the status in the bulletin, best effort: stores may be read-only."""
+        if not self.config.announce:
+            return
+        status = {**self.status(), "bytes_done": 0, "bytes_total": 0, "phase": "announced"}
+        data = json.dumps(status, sort_keys=True).encode()
+        if data == self._announced:
+            return
+        key = keys.island(self.config.island)
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._pool, self.reader.store.replace, key, data
+            )
+        except (BulletinError, OSError) as error:
+            logger.debug("status not announced key=%s error=%r", key, error)
+        self._announced = data

@@ -1,0 +1,176 @@
+"""A checkpoint directory on disk: its shards mapped, its bytes compared with a layout.
+
+Nothing outside the directory is ever read or written: links are refused, names come from a checked
+layout.  Shards are changed in place, word by word; side files by an atomic rename.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from skerry.codec.digest import Bytes, digest_bytes, leaf_digests
+from skerry.codec.errors import ResultMismatch
+from skerry.codec.layout import Layout, Shard
+from skerry.codec.pack import Pack
+from skerry.codec.tensors import TensorChanges, TensorSpec
+from skerry.codec.weights import WeightsDigest
+from skerry.island_agent.errors import MirrorDamaged
+from skerry.island_agent.files import (
+    digest_file,
+    remove,
+    sync_tree,
+    tree_files,
+    write_atomically,
+)
+
+
+class Checkpoint:
+    """The files of `layout` in `directory`.  Views stay valid after the files are renamed."""
+
+    def __init__(self, directory: Path, layout: Layout, *, writable: bool = False) -> None:
+        """Map every shard.  Raises MirrorDamaged if one is missing or of the wrong size."""
+        self.directory = directory
+        self.layout = layout
+        self._writable = writable
+        self._shards: dict[str, Bytes] = {
+            shard.name: np.frombuffer(self._map(shard), dtype=np.uint8) for shard in layout.shards
+        }
+
+    def read(self, spec: TensorSpec) -> Bytes:
+        """Return the bytes of one tensor, a view of the file."""
+        return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
+
+    def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
+        """Put the new words (or the old ones) in place.  Idempotent."""
+        words = changes.spec.view(self.read(changes.spec))
+        words[changes.positions] = changes.old if backward else changes.new
+
+    def write_headers(self, layout: Layout) -> None:
+        """Put the header bytes of `layout`, which has the same structure, in place.  Idempotent."""
+        for shard in layout.shards:
+            header = np.frombuffer(shard.header, np.uint8)
+            mapped = self._shards[shard.name]
+            if not np.array_equal(mapped[: header.size], header):
+                mapped[: header.size] = header
+
+    def write_side_files(self, contents: Mapping[str, bytes | None], *, scratch: Path) -> None:
+        """Replace or remove (None) whole side files.  Idempotent."""
+        for name, content in contents.items():
+            path = self.directory / name
+            if content is None:
+                remove(path)
+                _remove_empty_parents(path, self.directory)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content, scratch=scratch)
+
+    def sync(self) -> None:
+        """Make every word and every name that was written durable.
+
+        fsync covers pages dirtied through a shared mapping and, unlike msync from Python, lets
+        other threads run.
+        """
+        for shard in self.layout.shards:
+            fd = os.open(self.directory / shard.name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_tree(self.directory)
+
+    def differences(self) -> list[str]:
+        """Compare everything but the weights with the layout; one line per difference.
+
+        Unexpected and missing files, sizes, header bytes, and side files by digest.
+        """
+        found = compare_files(self.directory, self.layout)
+        if found:
+            return found
+        for shard in self.layout.shards:
+            if self._shards[shard.name][: len(shard.header)].tobytes() != shard.header:
+                found.append(f"{shard.name}: header bytes differ")
+        for side in self.layout.side_files:
+            if digest_file(self.directory / side.name).digest() != side.digest:
+                found.append(f"{side.name}: content differs")
+        return found
+
+    def _map(self, shard: Shard) -> mmap.mmap:
+        flags = os.O_RDWR if self._writable else os.O_RDONLY
+        try:
+            fd = os.open(self.directory / shard.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MirrorDamaged(f"{shard.name}: missing") from error
+        except OSError as error:
+            if (self.directory / shard.name).is_symlink():
+                raise MirrorDamaged(f"{shard.name}: a link, expected a file") from error
+            raise
+        try:
+            size = os.fstat(fd).st_size
+            if size != shard.size:
+                raise MirrorDamaged(f"{shard.name}: expected {shard.size} bytes, found {size}")
+            access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
+            return mmap.mmap(fd, size, access=access)
+        finally:
+            os.close(fd)
+
+
+def compare_files(directory: Path, layout: Layout) -> list[str]:
+    """Compare the set of files and their sizes with the layout; one line per difference."""
+    expected, found = dict(layout.files()), tree_files(directory)
+    lines = []
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in expected:
+            lines.append(f"{name}: unexpected file")
+        elif name not in found:
+            lines.append(f"{name}: missing")
+        elif found[name] is None:
+            lines.append(f"{name}: no plain file")
+        elif found[name] != expected[name]:
+            lines.append(f"{name}: expected {expected[name]} bytes, found {found[name]}")
+    return lines
+
+
+def weight_differences(checkpoint: Checkpoint, weights: WeightsDigest) -> list[str]:
+    """Hash every tensor of the directory; one line per leaf that is not the one in `weights`."""
+    lines = []
+    for spec, expected in zip(weights.tensors, weights.leaves, strict=True):
+        found = leaf_digests(checkpoint.read(spec))
+        lines += [
+            f"{spec.file}: tensor {spec.name}: leaf {index} differs"
+            for index, (leaf, other) in enumerate(zip(expected, found, strict=True))
+            if leaf != other
+        ]
+    return lines
+
+
+def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[str, bytes | None]:
+    """Return the side files that lead from `old` to `new`: content, or None for a removed one.
+
+    Of several packs that carry one, the last counts.  Raises ResultMismatch if none does, or the
+    content is not what `new` says; FormatError if it is damaged.
+    """
+    before = {side.name: side.digest for side in old.side_files}
+    after = {side.name for side in new.side_files}
+    changed: dict[str, bytes | None] = {name: None for name in before if name not in after}
+    for side in new.side_files:
+        if before.get(side.name) == side.digest:
+            continue
+        carriers = [pack for pack in packs if side.name in pack.files]
+        content = carriers[-1].file(side.name, side.size) if carriers else None
+        found = "nothing in the packs" if content is None else digest_bytes(content)
+        if found != side.digest:
+            raise ResultMismatch(what=side.name, expected=side.digest, found=found)
+        changed[side.name] = content
+    return changed
+
+
+def _remove_empty_parents(path: Path, root: Path) -> None:
+    for parent in path.parents:
+        if parent == root or (parent.is_dir() and any(parent.iterdir())):
+            return
+        remove(parent)

@@ -1,0 +1,122 @@
+"""Everything an island can refuse or fail at, and who acts on it.
+
+IslandError
+├── MirrorBusy             another process holds the directory         the operator: one agent each
+├── MirrorDamaged          its bytes are not the version it claims     the agent: anchors anew
+├── JournalInvalid         a torn or foreign install record            the agent: discards it
+├── RunMismatch            the log belongs to another run              the operator
+├── LogBehind              the log shows less than the island holds    nobody: waits for the log
+├── TargetRefused          the wanted version is no target             the operator
+├── ChainRefused           the log's chain contradicts itself          the publisher
+├── FetchError
+│   ├── ObjectUnavailable  not readable within the stated attempts     the agent: tries later
+│   ├── ObjectCorrupt      read, but of the wrong size or digest       the agent: another path
+│   └── SpoolFull          the objects exceed the spool's limit        the operator: the limit
+├── PullRefused            the directory to pull into is taken         the operator: another one
+└── Stopped                a shutdown was asked for                    nobody
+
+`who_acts` extends the table to the errors of other components.
+"""
+
+from __future__ import annotations
+
+from skerry.bulletin.errors import BulletinError
+from skerry.codec.errors import CodecError
+from skerry.inference.engine import EngineError
+from skerry.inference.errors import RolloutError
+
+
+class IslandError(Exception):
+    """Base of every error raised by skerry.island_agent."""
+
+    acts = "the agent"
+
+
+class MirrorBusy(IslandError):
+    """Another process holds the mirror directory."""
+
+    acts = "the operator"
+
+
+class MirrorDamaged(IslandError):
+    """The mirror's bytes are not those of the version that its marker names."""
+
+
+class JournalInvalid(IslandError):
+    """The bytes are not a complete install record of this mirror."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule)
+        self.rule = rule
+
+
+class RunMismatch(IslandError):
+    """The log belongs to another run than the mirror."""
+
+    acts = "the operator"
+
+
+class LogBehind(IslandError):
+    """The log does not show the version that the island holds: never a reason to go back."""
+
+    acts = "nobody: the island waits for the log"
+
+
+class TargetRefused(IslandError):
+    """The wanted version is abandoned or older than what is held."""
+
+    acts = "the operator"
+
+
+class ChainRefused(IslandError):
+    """The steps of the log do not lead from what is held to what is wanted."""
+
+    acts = "the publisher"
+
+
+class FetchError(IslandError):
+    """Base of what downloading an object can fail at; names the key."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key = key
+
+
+class ObjectUnavailable(FetchError):
+    """The object could not be read within the stated attempts."""
+
+
+class ObjectCorrupt(FetchError):
+    """The object was read whole and is not what the log promises."""
+
+
+class SpoolFull(FetchError):
+    """The objects of one install exceed the spool's limit."""
+
+    acts = "the operator"
+
+
+class PullRefused(IslandError):
+    """The directory to pull into holds something else."""
+
+    acts = "the operator"
+
+
+class Stopped(IslandError):
+    """A shutdown was asked for while work was under way."""
+
+    acts = "nobody"
+
+
+def who_acts(error: BaseException) -> str:
+    """Say in words whose move it is after `error`."""
+    match error:
+        case IslandError():
+            return error.acts
+        case BulletinError() | CodecError():
+            return "the agent tries another path, then the publisher"
+        case EngineError() | RolloutError():
+            return "the agent loads the engine anew"
+        case OSError():
+            return "the operator: disk or network of this host"
+    return "the developers: an error that was not foreseen"

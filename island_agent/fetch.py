@@ -1,0 +1,233 @@
+"""Objects from the bulletin into files: bounded ranges, resumed, verified, never half believed.
+
+An object under way is `spool/<digest>.part`, always a prefix of the whole: ranges are read side by
+side but appended in order, so that a restart goes on where the last one stopped.  What has its
+final name had the promised size and digest.  Only FetchError, Stopped and OSError (this host's
+disk) escape.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import BinaryIO
+
+from skerry.bulletin.errors import StoreError
+from skerry.bulletin.records import FileRef, ObjectRef
+from skerry.bulletin.store import ObjectStore
+from skerry.island_agent.errors import ObjectCorrupt, ObjectUnavailable, SpoolFull, Stopped
+from skerry.island_agent.files import digest_file, remove, rename
+
+logger = logging.getLogger(__name__)
+
+_DIGEST_ATTEMPTS = 2  # a part kept from an earlier run may be damaged; a second whole read is not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """How to read from the store: `attempts` per range, pauses from `backoff_s` on, doubling."""
+
+    range_bytes: int = 8 * 1024 * 1024
+    parallel: int = 4
+    attempts: int = 6
+    backoff_s: float = 0.2
+    backoff_limit_s: float = 10.0
+    spool_bytes: int = 256 * 1024**3
+
+    def __post_init__(self) -> None:
+        if min(self.range_bytes, self.parallel, self.attempts, self.spool_bytes) < 1:
+            raise ValueError("range_bytes, parallel, attempts and spool_bytes are at least 1")
+        if min(self.backoff_s, self.backoff_limit_s) < 0:
+            raise ValueError("backoff_s and backoff_limit_s are not negative")
+
+
+@dataclass(slots=True)
+class FetchProgress:
+    """What a fetcher did so far; read by the status page while it works."""
+
+    bytes_read: int = 0
+    bytes_resumed: int = 0
+    retries: int = 0
+    job_bytes: int = 0  # read or found on disk since the last `begin`
+
+
+class Fetcher:
+    """Reads objects of one store into one spool directory."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        spool: Path,
+        config: FetchConfig | None = None,
+        *,
+        stop: threading.Event | None = None,
+        random: Random | None = None,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None:
+        """`stop` ends waiting and reading; `on_bytes` is told `job_bytes` whenever it grew."""
+        self.progress = FetchProgress()
+        self._store = store
+        self._spool = spool
+        self._config = config or FetchConfig()
+        self._stop = stop or threading.Event()
+        self._random = random or Random()
+        self._on_bytes = on_bytes
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(self._config.parallel)  # reads at one time
+
+    def begin(self) -> None:
+        """Start counting the bytes of a new job."""
+        self.progress.job_bytes = 0
+
+    def fetch(self, ref: ObjectRef) -> Path:
+        """Return the verified object's path in the spool, downloading what is missing."""
+        path = self._spool / ref.digest
+        self.fetch_to(ref, path)
+        return path
+
+    def fetch_all(self, refs: Iterable[ObjectRef]) -> None:
+        """Have every object in the spool; small ones are read side by side."""
+        distinct = {ref.digest: ref for ref in refs}
+        with _threads(self._config.parallel) as pool:
+            for future in [pool.submit(self.fetch, ref) for ref in distinct.values()]:
+                future.result()
+
+    def fetch_to(self, ref: ObjectRef, path: Path) -> None:
+        """Make `path`, on the spool's file system, be the object; downloads what is missing."""
+        if holds(path, ref):
+            self._count(ref.size, resumed=True)
+            return
+        part = self._spool / f"{ref.digest}.part"
+        for attempt in range(1, _DIGEST_ATTEMPTS + 1):
+            self._complete(ref, part)
+            found = digest_file(part)
+            if found.digest() == ref.digest:
+                remove(path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                rename(part, path)
+                return
+            part.unlink()
+            logger.warning(
+                "object differs key=%s expected=%s found=%s attempt=%d",
+                ref.key, ref.digest, found.digest(), attempt,
+            )  # fmt: skip
+        raise ObjectCorrupt(ref.key, f"expected digest {ref.digest}, found {found.digest()}")
+
+    def reserve(self, refs: Iterable[ObjectRef], *, keep: Iterable[ObjectRef] = ()) -> None:
+        """Make room in the spool for `refs`: whatever is neither of them nor of `keep` is removed.
+
+        Raises SpoolFull if they exceed the limit together.
+        """
+        wanted = {ref.digest: ref for ref in refs}
+        needed = sum(ref.size for ref in wanted.values())
+        if needed > self._config.spool_bytes:
+            largest = max(wanted.values(), key=lambda ref: ref.size)
+            limit = self._config.spool_bytes
+            raise SpoolFull(largest.key, f"{needed} bytes to spool, the limit is {limit}")
+        kept = wanted.keys() | {ref.digest for ref in keep}
+        for path in self._spool.iterdir():
+            if path.name.removesuffix(".part") not in kept:
+                path.unlink()
+
+    def release(self) -> None:
+        """Empty the spool: what was fetched is installed."""
+        for path in self._spool.iterdir():
+            path.unlink()
+
+    def check_stop(self) -> None:
+        """Raises Stopped once a shutdown was asked for."""
+        if self._stop.is_set():
+            raise Stopped("a shutdown was asked for")
+
+    def _complete(self, ref: ObjectRef, part: Path) -> None:
+        with part.open("ab") as file:
+            start = file.tell()
+            if start > ref.size:
+                file.truncate(0)
+                start = 0
+            self._count(start, resumed=True)
+            self._append(ref, file, start)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _append(self, ref: ObjectRef, file: BinaryIO, start: int) -> None:
+        if ref.size - start <= self._config.range_bytes:
+            if start < ref.size:
+                self._write(file, self._read(ref, start, ref.size))
+            return
+        waiting: deque[Future[bytes]] = deque()
+        with _threads(self._config.parallel) as readers:
+            for first, last in self._ranges(start, ref.size):
+                waiting.append(readers.submit(self._read, ref, first, last))
+                if len(waiting) == self._config.parallel:
+                    self._write(file, waiting.popleft().result())
+            while waiting:
+                self._write(file, waiting.popleft().result())
+
+    def _write(self, file: BinaryIO, data: bytes) -> None:
+        file.write(data)
+        self._count(len(data), resumed=False)
+
+    def _count(self, size: int, *, resumed: bool) -> None:
+        with self._lock:
+            if resumed:
+                self.progress.bytes_resumed += size
+            else:
+                self.progress.bytes_read += size
+            self.progress.job_bytes += size
+            if self._on_bytes is not None:
+                self._on_bytes(self.progress.job_bytes)
+
+    def _ranges(self, start: int, size: int) -> Iterator[tuple[int, int]]:
+        for first in range(start, size, self._config.range_bytes):
+            yield first, min(first + self._config.range_bytes, size)
+
+    def _read(self, ref: ObjectRef, first: int, last: int) -> bytes:
+        problem: Exception | str = ""
+        for attempt in range(self._config.attempts):
+            if attempt:
+                self._pause(attempt)
+            self.check_stop()
+            try:
+                with self._slots:
+                    data = self._store.get_range(ref.key, first, last)
+            except (StoreError, OSError) as error:
+                problem = error
+                continue
+            if len(data) == last - first:
+                return data
+            problem = f"expected {last - first} bytes, found {len(data)}"
+        raise ObjectUnavailable(
+            ref.key, f"bytes {first} to {last}, {self._config.attempts} attempts: {problem}"
+        )
+
+    def _pause(self, attempt: int) -> None:
+        with self._lock:
+            self.progress.retries += 1
+            share = self._random.uniform(0.5, 1.0)
+        delay_s = min(self._config.backoff_limit_s, self._config.backoff_s * 2.0 ** (attempt - 1))
+        self._stop.wait(delay_s * share)
+
+
+def holds(path: Path, ref: ObjectRef | FileRef) -> bool:
+    """Say whether the file at `path` is the object, by size and digest."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != ref.size:
+        return False
+    return digest_file(path).digest() == ref.digest
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(count, thread_name_prefix="skerry-fetch")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

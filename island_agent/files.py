@@ -1,0 +1,98 @@
+"""Durable file operations: what returns from here survives kill -9 and a power cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from skerry.codec.digest import DigestStream, digest_bytes
+from skerry.codec.errors import FormatError
+
+_BLOCK_BYTES = 8 * 1024 * 1024
+_SEAL_BYTES = 66
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(directory: Path) -> None:
+    """Make the names in `directory` and in every directory below it durable."""
+    for root, _, _ in os.walk(directory):
+        sync_directory(Path(root))
+
+
+def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:
+    """Replace `path` with `data`: after a crash it holds the old bytes or the new ones.
+
+    The temporary file lies in `scratch`, a directory of the same file system (default: beside).
+    """
+    temporary = (scratch or path.parent) / f".{path.name}.new"
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename and make the new name durable."""
+    source.rename(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a tree; nothing to remove is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        sync_directory(path.parent)
+
+
+def digest_file(path: Path) -> DigestStream:
+    """Hash a file in blocks; the stream tells digest and size."""
+    stream = DigestStream()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            stream.update(block)
+    return stream
+
+
+def tree_files(directory: Path) -> dict[str, int | None]:
+    """Return the relative POSIX name and size of every file below; None for what is no plain file.
+
+    Links are not followed.
+    """
+    found: dict[str, int | None] = {}
+    for root, directories, files in os.walk(directory):
+        for name in [*files, *(d for d in directories if (Path(root) / d).is_symlink())]:
+            path = Path(root) / name
+            plain = path.is_file() and not path.is_symlink()
+            found[path.relative_to(directory).as_posix()] = path.stat().st_size if plain else None
+    return found
+
+
+def seal(content: bytes) -> bytes:
+    """Return `content` and a line with its digest, the form of small state files."""
+    return content + b"\n" + digest_bytes(content).encode() + b"\n"
+
+
+def unseal(data: bytes, what: str) -> bytes:
+    """Return what was sealed.  Raises FormatError if a byte differs."""
+    content = data[:-_SEAL_BYTES]
+    if seal(content) != data:
+        raise FormatError(f"{what} does not match the digest at its end")
+    return content

@@ -1,0 +1,147 @@
+"""The engines of one island: each one switched through the gate, each with its own error.
+
+Law: what the gate advertises for an engine changes only when that engine's own install returned; an
+engine that failed half way serves nothing until it has loaded the mirror anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from skerry.codec.digest import Digest
+from skerry.inference.engine import Engine, EngineBroken, WeightUpdate
+from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.marker import Held
+from skerry.island_agent.status import EngineStatus, IslandStatus
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in place again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Brings engines to what the mirror holds.  Errors are recorded, never raised."""
+
+    engines: Mapping[str, Engine]
+    gate: AdmissionGate
+    status: IslandStatus
+    drain_s: float | None = None
+    verify: bool = False
+    audit: bool = False
+
+    async def wake(self) -> None:
+        """Resume every engine: one that an earlier agent left paused would hang its requests."""
+        await self._all(lambda name, engine: self._guard(name, "resume", engine.resume))
+
+    async def update(self, update: WeightUpdate) -> float:
+        """Install `update` on every engine that serves its base; return the longest pause, seconds.
+
+        Engines that do not serve its base are left to `load_behind`.
+        """
+        fit = [name for name, view in self.gate.view().items() if view.version == update.base]
+        pauses = await asyncio.gather(*(self._update(name, update) for name in fit))
+        self.observe()
+        return max(pauses, default=0.0)
+
+    async def load_behind(self, directory: Path, held: Held) -> float:
+        """Load the mirror into every engine that serves another version, or none.
+
+        Returns the longest time in seconds that an engine was away.
+        """
+        behind = self.behind(held)
+        pauses = await asyncio.gather(*(self._load(name, directory, held) for name in behind))
+        self.observe()
+        return max(pauses, default=0.0)
+
+    def behind(self, held: Held) -> list[str]:
+        """Name the engines that do not serve what the mirror holds."""
+        return [n for n, view in self.gate.view().items() if view.version != held.version]
+
+    async def close(self) -> None:
+        """Leave no engine paused."""
+        await self.wake()
+
+    def observe(self) -> None:
+        """Copy what the gate says into the status."""
+        for name, view in self.gate.view().items():
+            engine = self.status.engines.setdefault(name, EngineStatus())
+            engine.version = view.version
+            if view.error is not None:
+                engine.error = view.error
+
+    async def _update(self, name: str, update: WeightUpdate) -> float:
+        engine = self.engines[name]
+
+        async def install() -> None:
+            await engine.install(update)
+            await self._check(name, update.digest)
+
+        async def switch() -> float:
+            await engine.stage(update)
+            report = await self.gate.swap(name, update.version, install, drain_s=self.drain_s)
+            await self._audit(name, update.digest)
+            return report.pause_s
+
+        for _ in range(_INSTALL_ATTEMPTS):
+            pause_s = await self._guard(name, f"install of version {update.version}", switch)
+            if pause_s is not None:
+                self.status.engines[name].pause_s = pause_s
+                return pause_s
+            if self.gate.view()[name].version != update.base:
+                break
+        return 0.0
+
+    async def _load(self, name: str, directory: Path, held: Held) -> float:
+        engine = self.engines[name]
+
+        async def load() -> None:
+            await engine.load(directory, held.version)
+            await self._check(name, held.weights)
+
+        async def switch() -> float:
+            report = await self.gate.reload(name, held.version, load, drain_s=self.drain_s)
+            return report.pause_s
+
+        pause_s = await self._guard(name, f"load of version {held.version}", switch)
+        return 0.0 if pause_s is None else pause_s
+
+    async def _check(self, name: str, expected: Digest) -> None:
+        if not self.verify:
+            return
+        found = await self.engines[name].weights_digest()
+        if found != expected:
+            raise EngineBroken(f"engine {name} holds weights {found}, expected {expected}")
+
+    async def _audit(self, name: str, expected: Digest) -> None:
+        """Hash what the engine serves by now; one that serves anything else is taken out."""
+        if not self.audit:
+            return
+        found = await self.engines[name].weights_digest()
+        if found != expected:
+            problem = f"engine {name} serves weights {found}, expected {expected}"
+            self.gate.set_served(name, None, error=problem)
+            raise EngineBroken(problem)
+
+    async def _guard(self, name: str, doing: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Run one engine's work; its failure is its own, whatever a foreign engine raises."""
+        engine = self.status.engines.setdefault(name, EngineStatus())
+        try:
+            result = await work()
+        except Exception as error:  # the boundary to foreign engines
+            engine.error = f"{doing}: {error!r}"
+            self.status.fail(error, f"engine {name}: {doing}")
+            logger.warning("engine failed name=%s doing=%s error=%r", name, doing, error)
+            return None
+        engine.error = None
+        return result
+
+    async def _all(self, work: Callable[[str, Engine], Awaitable[object]]) -> None:
+        await asyncio.gather(*(work(name, engine) for name, engine in self.engines.items()))

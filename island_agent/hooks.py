@@ -1,0 +1,53 @@
+"""The named step boundaries of an install; tests kill the process at each of them.
+
+The order of a patch install is an invariant (the numbers are those of `install` and `agent`):
+
+1. `objects-spooled`    every object is in the spool and has its promised size and digest
+2. `decoded`            every result leaf digest and the version digest were checked on copies
+3. `journal-durable`    the install record, with old and new words, is complete on disk
+4. `words-written`      words, header bytes and side files are in place and durable
+5. `leaves-checked`     every touched leaf was hashed again from the mirror and agrees
+6. `marker-moved`       the mirror is the new version
+7. `engines-installed`  each engine was switched through the gate, or has its error recorded
+8. `acknowledged`       the record is gone, the spool is empty
+
+No mirror byte is touched before 3, so a crash up to 3 leaves the old version; from 3 on, opening
+the mirror finishes 4 to 6.  A full version goes `objects-spooled`, `assembled` (verified and
+durable beside the mirror), `swap-intended`, `old-moved`, `new-moved`, `marker-moved`, then 7 and
+8; before `swap-intended` a crash leaves the old version, from then on opening finishes the swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Hook = Callable[[str], None]
+
+PATCH_STEPS = (
+    "objects-spooled",
+    "decoded",
+    "journal-durable",
+    "words-written",
+    "leaves-checked",
+    "marker-moved",
+    "engines-installed",
+    "acknowledged",
+)
+SWAP_STEPS = (
+    "objects-spooled",
+    "assembled",
+    "swap-intended",
+    "old-moved",
+    "new-moved",
+    "marker-moved",
+    "engines-installed",
+    "acknowledged",
+)
+# Inside steps, once per tensor or file: may be called any number of times.
+TENSOR_DECODED = "tensor-decoded"
+TENSOR_WRITTEN = "tensor-written"
+FILE_FETCHED = "file-fetched"
+
+
+def no_hook(step: str) -> None:
+    """Do nothing at a step's boundary."""

@@ -1,0 +1,232 @@
+"""An island's byte-exact copy of one version, on disk.
+
+Law: whatever happens to the process, after `Mirror.open` the directory `mirror/` is exactly one
+published version and the marker names it, or the marker says that nothing sound is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from skerry.codec.digest import Digest
+from skerry.codec.layout import Layout
+from skerry.codec.pack import Pack
+from skerry.codec.weights import WeightsDigest
+from skerry.island_agent import install, swap
+from skerry.island_agent.checkpoint import Checkpoint, weight_differences
+from skerry.island_agent.errors import JournalInvalid, MirrorDamaged, RunMismatch
+from skerry.island_agent.files import remove, tree_files
+from skerry.island_agent.hooks import Hook, no_hook
+from skerry.island_agent.journal import Journal
+from skerry.island_agent.marker import Held, Marker
+from skerry.island_agent.state import Places, State
+
+logger = logging.getLogger(__name__)
+
+
+class Mirror:
+    """One open mirror; only `open` makes one.  Not for concurrent use."""
+
+    def __init__(self, state: State, hook: Hook) -> None:
+        self._state = state
+        self._hook = hook
+        self._marker: Marker | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._weights: WeightsDigest | None = None
+        self._unsettled = True
+        self.damage: str | None = None
+
+    @classmethod
+    def open(cls, root: Path, *, verify: bool = True, hook: Hook = no_hook) -> Mirror:
+        """Lock the island's directory, finish what a crash interrupted, and look at what is held.
+
+        `verify` hashes every byte.  A damaged mirror opens as one that holds nothing; `damage` says
+        why.  Raises MirrorBusy.
+        """
+        mirror = cls(State(Places(root)), hook)
+        try:
+            mirror.settle()
+            if verify and mirror.held is not None:
+                mirror.check()
+        except BaseException:
+            mirror.close()
+            raise
+        return mirror
+
+    @property
+    def places(self) -> Places:
+        return self._state.places
+
+    @property
+    def directory(self) -> Path:
+        """The plain directory that any engine can load while `held` is not None."""
+        return self.places.mirror
+
+    @property
+    def run(self) -> Digest | None:
+        return None if self._marker is None else self._marker.run
+
+    @property
+    def held(self) -> Held | None:
+        return None if self._marker is None else self._marker.held
+
+    @property
+    def version(self) -> int | None:
+        return None if self.held is None else self.held.version
+
+    def bind(self, run: Digest) -> None:
+        """Follow `run` from now on.  Raises RunMismatch if the mirror follows another one."""
+        if self._marker is None:
+            self._set_marker(Marker(run=run, held=None))
+        elif self._marker.run != run:
+            raise RunMismatch(
+                f"{self.places.root} follows run {self._marker.run}, the log is of run {run}"
+            )
+
+    def settle(self) -> None:
+        """Finish an install or a swap that was interrupted, by a crash or by an error.
+
+        Cheap when there is nothing to finish.
+        """
+        if not self._unsettled:
+            return
+        swap.finish_swap(self._state, hook=self._hook)
+        try:
+            self._load()
+            suspect = self._finish_install()
+            self._remove_strays()
+        except MirrorDamaged as error:
+            self.condemn(str(error))
+            suspect = False
+        self._unsettled = False
+        if suspect and self.held is not None:
+            self.check()
+
+    def check(self) -> list[str]:
+        """Compare every byte with what the marker names; condemn the mirror if any differs.
+
+        Returns one line per file or tensor that differs.
+        """
+        checkpoint, weights = self._open_parts()
+        found = checkpoint.differences() or weight_differences(checkpoint, weights)
+        if found:
+            self.condemn("; ".join(found[:8]))
+        return found
+
+    def condemn(self, reason: str) -> None:
+        """Say, durably, that nothing sound is held: the next install starts from a full version."""
+        self.damage = reason
+        logger.error("mirror condemned version=%s reason=%s", self.version, reason)
+        self.acknowledge()
+        self._checkpoint = self._weights = None
+        if self._marker is not None:
+            self._set_marker(Marker(run=self._marker.run, held=None))
+
+    def stage(self, packs: Sequence[Pack], target: Held, layout: Layout) -> Journal:
+        """Decode, check, and record an install; not a byte of the mirror changes.
+
+        Raises BaseMismatch, StructureMismatch, ResultMismatch, FormatError or OSError (disk full):
+        nothing has changed then.
+        """
+        checkpoint, weights = self._open_parts()
+        assert self._marker is not None
+        return install.stage(
+            self._state,
+            checkpoint,
+            weights,
+            self._marker,
+            packs=packs,
+            target=target,
+            layout=layout,
+            hook=self._hook,
+        )
+
+    def apply(self, journal: Journal) -> None:
+        """Write a recorded install in place.  Raises MirrorDamaged or OSError; then `settle`."""
+        self._unsettled = True
+        checkpoint, _ = self._open_parts()
+        layout = self._state.layout(journal.target.layout)
+        install.redo(self._state, checkpoint, journal, layout, hook=self._hook)
+        self._load()
+        self._unsettled = False
+
+    def swap_in(self, target: Held, layout: Layout, weights: WeightsDigest) -> None:
+        """Put the assembled directory `places.incoming` in the mirror's place."""
+        assert self._marker is not None
+        self._unsettled = True
+        self._state.put(target, layout, weights)
+        self._checkpoint = None
+        swap.swap_in(self._state, Marker(run=self._marker.run, held=target), hook=self._hook)
+        self._load()
+        self.damage = None
+        self._unsettled = False
+
+    def acknowledge(self) -> None:
+        """Drop the install record: every engine has what it brings, or will load the mirror."""
+        remove(self.places.install_record)
+
+    def layout(self) -> Layout:
+        return self._open_parts()[0].layout
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._checkpoint = None
+        self._state.close()
+
+    def _open_parts(self) -> tuple[Checkpoint, WeightsDigest]:
+        if self._checkpoint is None or self._weights is None:
+            raise MirrorDamaged(self.damage or "the mirror holds no version")
+        return self._checkpoint, self._weights
+
+    def _set_marker(self, marker: Marker) -> None:
+        self._state.set_marker(marker)
+        self._marker = marker
+
+    def _load(self) -> None:
+        self._checkpoint = self._weights = None
+        try:
+            self._marker = self._state.marker()
+        except MirrorDamaged as error:
+            self._marker = None
+            self.damage = str(error)
+            logger.exception("marker unreadable, nothing is held")
+        held = self.held
+        if held is not None:
+            self._weights = self._state.weights(held)
+            layout = self._state.layout(held.layout)
+            self._checkpoint = Checkpoint(self.places.mirror, layout, writable=True)
+
+    def _finish_install(self) -> bool:
+        """Redo a durable record, drop any other; say whether the mirror needs a look."""
+        record = self.places.install_record
+        if not record.exists():
+            return False
+        if self.held is None or self._marker is None or self._checkpoint is None:
+            self.acknowledge()
+            return False
+        try:
+            journal = Journal.open(record, self._checkpoint.layout)
+        except JournalInvalid as error:
+            logger.warning("install record discarded: %s", error)
+            self.acknowledge()
+            return True
+        if journal.run == self._marker.run and journal.origin == self.held:
+            logger.info("install resumed version=%d", journal.target.version)
+            layout = self._state.layout(journal.target.layout)
+            install.redo(self._state, self._checkpoint, journal, layout, hook=self._hook)
+            self._load()
+            self.acknowledge()
+            return False
+        self.acknowledge()
+        return journal.target != self.held
+
+    def _remove_strays(self) -> None:
+        if self._checkpoint is None:
+            return
+        expected = dict(self._checkpoint.layout.files())
+        for name in tree_files(self.directory):
+            if name not in expected:
+                logger.warning("stray file removed name=%s", name)
+                remove(self.directory / name)

@@ -1,0 +1,266 @@
+"""The reconcile loop's one pass: observe, plan, fetch, stage, install, acknowledge.
+
+Level-triggered: a pass looks only at what the log says and what the mirror and the engines hold,
+so it makes no difference why they differ.  Versions that came together are one route, one install.
+
+A route by patches that fails is repeated when the road is at fault, and replaced by a route over a
+full version when its content is (law A-1: no failed install ever counts as one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from skerry.bulletin.errors import NoPath
+from skerry.bulletin.reader import BulletinReader
+from skerry.codec.errors import CodecError
+from skerry.inference.decision import KnownVersions
+from skerry.inference.engine import WeightUpdate
+from skerry.island_agent import assemble, plan
+from skerry.island_agent.errors import (
+    MirrorDamaged,
+    ObjectCorrupt,
+    ObjectUnavailable,
+)
+from skerry.island_agent.fetch import Fetcher
+from skerry.island_agent.files import remove, sync_directory
+from skerry.island_agent.fleet import Fleet
+from skerry.island_agent.hooks import FILE_FETCHED, TENSOR_DECODED, Hook
+from skerry.island_agent.install import load_packs
+from skerry.island_agent.journal import Journal
+from skerry.island_agent.mirror import Mirror
+from skerry.island_agent.plan import Route, Target
+from skerry.island_agent.status import InstallReport, IslandStatus
+from skerry.island_agent.stopwatch import StopWatch
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PATIENCE = 3  # failures on the road before a route over a full version is tried
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """Brings one island to its target.  `step` is for one task at a time."""
+
+    reader: BulletinReader
+    mirror: Mirror
+    fetcher: Fetcher
+    fleet: Fleet
+    target: Target
+    status: IslandStatus
+    hook: Hook
+    pool: Executor  # one thread: whoever closes the mirror waits for it
+    watch: StopWatch = field(default_factory=StopWatch)
+    _told: int = -1  # the slot of the log that the gate knows of
+    _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
+
+    async def step(self) -> bool:
+        """Make one pass; say whether anything moved.
+
+        Raises whatever the pass met; then nothing counts as installed, and the next pass starts
+        from what is there.
+        """
+        await self._do(self.mirror.settle)
+        loaded = await self._load_engines()
+        await self._observe_log()
+        held = self.mirror.held
+        want = plan.choose(self.reader.state, self.target, held)
+        self.status.wanted = want
+        if want is None or (held is not None and want == held.version):
+            self.status.phase = "idle"
+            self.status.last_error = self.status.last_error if self._ailing() else None
+            return loaded
+        route = self._route(want)
+        try:
+            await self._install(route)
+        except (CodecError, ObjectCorrupt, ObjectUnavailable, MirrorDamaged) as error:
+            await self._learn(route, error)
+            raise
+        self._distrust = 0
+        self.status.last_error = self.status.last_error if self._ailing() else None
+        return True
+
+    def mark(self, step: str) -> None:
+        """The hook of mirror and fetcher: note the time, notice a shutdown, pass it on."""
+        self.watch.mark(step)
+        if step in (TENSOR_DECODED, FILE_FETCHED):
+            self.fetcher.check_stop()
+        self.hook(step)
+
+    def _mark_or_stop(self, step: str) -> None:
+        """The hook of work on a directory that nobody reads, which may end anywhere."""
+        self.fetcher.check_stop()
+        self.mark(step)
+
+    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in the mirror's own thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, partial(work, *args, **kwargs))
+
+    async def _observe_log(self) -> None:
+        self.status.phase = "observing"
+        records = await self._do(self.reader.refresh)
+        state = self.reader.state
+        if not state.records:
+            return
+        self.mirror.bind(state.records[0].digest)
+        newest = state.newest
+        self.status.run = self.mirror.run
+        self.status.newest = None if newest is None else newest.version
+        self.status.newest_step = None if newest is None else newest.step
+        if records:
+            logger.info("log read seq=%d newest=%s", state.seq, self.status.newest)
+        if self._told != state.seq:
+            self._told = state.seq
+            kept = (v for v in state.commits if v not in state.retired)
+            self.fleet.gate.tell(
+                KnownVersions(
+                    newest=self.status.newest,
+                    oldest=min(kept, default=0),
+                    abandoned=state.abandoned,
+                )
+            )
+        self.status.lag = plan.lag(state, self.mirror.version)
+
+    def _observe_mirror(self) -> None:
+        self.status.held = self.mirror.held
+        self.status.damage = self.mirror.damage
+        self.fleet.observe()
+
+    async def _load_engines(self) -> bool:
+        """Serve what is held before asking anything of the bulletin, which may be out of reach."""
+        self._observe_mirror()
+        held = self.mirror.held
+        behind = [] if held is None else self.fleet.behind(held)
+        if held is None or not behind:
+            return False
+        self.status.phase = "installing"
+        await self.fleet.load_behind(self.mirror.directory, held)
+        return self.fleet.behind(held) != behind  # engines that go on failing are no movement
+
+    def _ailing(self) -> bool:
+        return any(engine.error is not None for engine in self.status.engines.values())
+
+    def _route(self, want: int) -> Route:
+        state, have = self.reader.state, self.mirror.version
+        if self._distrust >= _PATIENCE and have is not None:
+            try:
+                return plan.route(state, have=None, want=want)
+            except NoPath:
+                self._distrust = 0
+        try:
+            return plan.route(state, have=have, want=want)
+        except NoPath:
+            if self.target.version is not None:
+                raise
+            return plan.nearest(state, have=have, want=want)
+
+    async def _learn(self, route: Route, error: Exception) -> None:
+        """After a failure: is the mirror sound, and is the route worth another try?"""
+        if route.anchor is not None:
+            self._distrust = 0
+            return
+        self._distrust += 1 if isinstance(error, ObjectUnavailable) else _PATIENCE
+        if isinstance(error, CodecError | MirrorDamaged) and self.mirror.held is not None:
+            await self._do(self.mirror.settle)
+            if self.mirror.held is not None:
+                await self._do(self.mirror.check)
+
+    async def _install(self, route: Route) -> None:
+        base, read = self.mirror.version, self.fetcher.progress.bytes_read
+        logger.info(
+            "install begins version=%d base=%s steps=%d full=%s bytes=%d",
+            route.target.version, base, len(route.patches), route.anchor is not None, route.nbytes,
+        )  # fmt: skip
+        self.watch.start()
+        self.status.phase, self.status.bytes_total = "fetching", route.nbytes
+        self.fetcher.begin()
+        await self._do(self._fetch, route)
+        self.status.phase = "staging"
+        if route.anchor is None:
+            journal = await self._do(self._stage, route)
+            self.status.phase = "installing"
+            await self._do(self.mirror.apply, journal)
+            self._observe_mirror()
+            pause_s = await self._update_engines(journal)
+            changed = sum(changes.positions.size for changes in journal.changes)
+        else:
+            await self._do(self._swap, route)
+            self.status.phase = "installing"
+            self._observe_mirror()
+            pause_s, changed = 0.0, None
+        held = self.mirror.held
+        assert held is not None
+        pause_s = max(pause_s, await self.fleet.load_behind(self.mirror.directory, held))
+        self.mark("engines-installed")
+        await self._do(self._acknowledge)
+        self.mark("acknowledged")
+        self.status.phase = "idle"
+        self.status.lag = plan.lag(self.reader.state, held.version)
+        report = InstallReport(
+            version=held.version,
+            base=base,
+            steps=len(route.patches) + (route.anchor is not None),
+            full=route.anchor is not None,
+            digest=held.weights,
+            digest_ok=True,
+            nbytes=self.fetcher.progress.bytes_read - read,
+            changed=changed,
+            pause_s=pause_s,
+            at_unix_s=self.status.clock(),
+            **self.watch.seconds(),
+        )
+        self.status.installed(report)
+        logger.info("install ended version=%d weights=%s", held.version, held.weights)
+
+    def _fetch(self, route: Route) -> None:
+        places = self.mirror.places
+        if route.anchor is None:
+            self.fetcher.reserve(route.packs)
+            self.fetcher.fetch_all(route.packs)
+        else:
+            assemble.download(route, places.incoming, self.fetcher, self.reader.layout, self.mark)
+        sync_directory(places.spool)
+        self.mark("objects-spooled")
+
+    def _stage(self, route: Route) -> Journal:
+        layout = self.reader.layout(route.target.layout)
+        packs = load_packs(route.patches, self.mirror.places.spool, self.mirror.layout())
+        return self.mirror.stage(packs, route.target, layout)
+
+    def _swap(self, route: Route) -> None:
+        places = self.mirror.places
+        layout, weights = assemble.build(
+            route,
+            places.incoming,
+            places.spool,
+            self.reader.layout,
+            scratch=places.state,
+            hook=self._mark_or_stop,
+        )
+        self.mark("assembled")
+        self.mirror.swap_in(route.target, layout, weights)
+
+    async def _update_engines(self, journal: Journal) -> float:
+        return await self.fleet.update(
+            WeightUpdate(
+                base=journal.origin.version,
+                version=journal.target.version,
+                digest=journal.target.weights,
+                changes=journal.changes,
+            )
+        )
+
+    def _acknowledge(self) -> None:
+        self.mirror.acknowledge()
+        self.fetcher.release()
+        remove(self.mirror.places.incoming)  # what an interrupted full left: not needed any more

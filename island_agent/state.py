@@ -1,0 +1,145 @@
+"""The directories of an island and its small state files.
+
+    DIR/mirror/            the version, a plain Hugging Face directory: the layout's files only
+    DIR/mirror.incoming/   a full version under way      DIR/mirror.outgoing/   the one it replaced
+    DIR/journal/install    the install record            DIR/journal/swap       the intent of a swap
+    DIR/spool/             objects under way
+    DIR/state/             lock, marker, layouts/<digest>, weights/<digest>
+
+Layouts and leaf digests are written before the marker names them and removed after it no longer
+does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.codec.digest import Digest
+from skerry.codec.errors import FormatError
+from skerry.codec.layout import Layout
+from skerry.codec.weights import WeightsDigest
+from skerry.island_agent.errors import MirrorBusy, MirrorDamaged
+from skerry.island_agent.files import remove, seal, unseal, write_atomically
+from skerry.island_agent.marker import Held, Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything of one island lies below `root`."""
+
+    root: Path
+
+    @property
+    def mirror(self) -> Path:
+        return self.root / "mirror"
+
+    @property
+    def incoming(self) -> Path:
+        return self.root / "mirror.incoming"
+
+    @property
+    def outgoing(self) -> Path:
+        return self.root / "mirror.outgoing"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def install_record(self) -> Path:
+        return self.root / "journal" / "install"
+
+    @property
+    def swap_intent(self) -> Path:
+        return self.root / "journal" / "swap"
+
+    def create(self) -> None:
+        for path in (self.spool, self.state / "layouts", self.state / "weights"):
+            path.mkdir(parents=True, exist_ok=True)
+        self.install_record.parent.mkdir(exist_ok=True)
+
+
+class State:
+    """The state files of one island, exclusively locked as long as this object is open."""
+
+    def __init__(self, places: Places) -> None:
+        """Lock the island's directory, made if need be.  Raises MirrorBusy."""
+        self.places = places
+        self._layouts: dict[Digest, Layout] = {}
+        self._weights: dict[Digest, WeightsDigest] = {}
+        places.create()
+        self._lock = os.open(places.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise MirrorBusy(f"{places.root}: another process holds this directory") from error
+
+    def close(self) -> None:
+        """Release the lock.  Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def marker(self) -> Marker | None:
+        """Return the marker; None before the first one.  Raises MirrorDamaged."""
+        try:
+            return Marker.from_bytes((self.places.state / "marker").read_bytes())
+        except FileNotFoundError:
+            return None
+        except FormatError as error:
+            raise MirrorDamaged(f"marker: {error}") from error
+
+    def set_marker(self, marker: Marker) -> None:
+        """Move the marker atomically, then drop the layouts and leaf digests of other versions."""
+        write_atomically(self.places.state / "marker", marker.to_bytes())
+        held = marker.held
+        layout, weights = (None, None) if held is None else (held.layout, held.weights)
+        self._layouts = {d: kept for d, kept in self._layouts.items() if d == layout}
+        self._weights = {d: kept for d, kept in self._weights.items() if d == weights}
+        for folder, digest in (("layouts", layout), ("weights", weights)):
+            for path in (self.places.state / folder).iterdir():
+                if path.name != digest:
+                    remove(path)
+
+    def put(self, held: Held, layout: Layout, weights: WeightsDigest) -> None:
+        """Make layout and leaf digests durable, before anything names them."""
+        layouts, digests = self.places.state / "layouts", self.places.state / "weights"
+        write_atomically(layouts / held.layout, seal(layout.to_bytes()))
+        write_atomically(digests / held.weights, seal(weights.to_bytes()))
+        self._layouts[held.layout], self._weights[held.weights] = layout, weights
+
+    def layout(self, digest: Digest) -> Layout:
+        """Return a stored layout.  Raises MirrorDamaged."""
+        if digest in self._layouts:
+            return self._layouts[digest]
+        try:
+            return Layout.from_bytes(self._sealed("layouts", digest))
+        except FormatError as error:
+            raise MirrorDamaged(f"layout {digest}: {error}") from error
+
+    def weights(self, held: Held) -> WeightsDigest:
+        """Return stored leaf digests, checked to be those of `held`.  Raises MirrorDamaged."""
+        if held.weights in self._weights:
+            return self._weights[held.weights]
+        try:
+            stored = self._sealed("weights", held.weights)
+            weights = WeightsDigest.from_bytes(stored, self.layout(held.layout))
+        except FormatError as error:
+            raise MirrorDamaged(f"leaf digests: {error}") from error
+        if weights.version() != held.weights:
+            raise MirrorDamaged(f"leaf digests give {weights.version()}, not {held.weights}")
+        return weights
+
+    def _sealed(self, folder: str, digest: Digest) -> bytes:
+        try:
+            return unseal((self.places.state / folder / digest).read_bytes(), folder)
+        except (FileNotFoundError, FormatError) as error:
+            raise MirrorDamaged(f"state/{folder}/{digest}: {error}") from error

@@ -1,0 +1,147 @@
+"""What an island tells about itself: one mutable record, written by the agent, read by anybody.
+
+`to_json` never waits for anything, so it can be served while a version is decoded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from skerry.codec.digest import Digest
+from skerry.island_agent.errors import who_acts
+from skerry.island_agent.fetch import FetchProgress
+from skerry.island_agent.marker import Held
+
+PHASES = (
+    "opening", "idle", "observing", "fetching", "staging", "installing", "retrying", "stopped"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallReport:
+    """One finished install.  Seconds by phase; `nbytes` were read from the store, `changed` words
+    were written, None for a full version."""
+
+    version: int
+    base: int | None
+    steps: int
+    full: bool
+    digest: Digest
+    digest_ok: bool
+    nbytes: int
+    changed: int | None
+    fetch_s: float
+    stage_s: float
+    journal_s: float
+    apply_s: float
+    pause_s: float
+    at_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last thing that went wrong, and whose move it is."""
+
+    message: str
+    kind: str
+    acts: str
+    doing: str
+    at_unix_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStatus:
+    """One engine: what it serves (None: nothing), and its last error."""
+
+    version: int | None = None
+    error: str | None = None
+    pause_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class IslandStatus:
+    """The island's state; fields are replaced, never mutated in place, except the counters."""
+
+    island: str
+    clock: Callable[[], float] = time.time
+    history_limit: int = 32
+    run: Digest | None = None
+    held: Held | None = None
+    damage: str | None = None
+    newest: int | None = None
+    newest_step: int | None = None
+    wanted: int | None = None
+    lag: int = 0
+    phase: str = "opening"
+    bytes_total: int = 0
+    progress: FetchProgress = field(default_factory=FetchProgress)
+    last_error: Failure | None = None
+    engines: dict[str, EngineStatus] = field(default_factory=dict)
+    installs: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    install_seconds: Counter[str] = field(default_factory=Counter)
+    history: deque[InstallReport] = field(init=False)
+    errors: deque[Failure] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = deque(maxlen=self.history_limit)
+        self.errors = deque(maxlen=self.history_limit)
+
+    def fail(self, error: BaseException, doing: str) -> None:
+        """Record an error; it is the last one until the next success, and counted for good."""
+        self.failures[type(error).__name__] += 1
+        self.last_error = Failure(
+            message=str(error) or repr(error),
+            kind=type(error).__name__,
+            acts=who_acts(error),
+            doing=doing,
+            at_unix_s=self.clock(),
+        )
+        self.errors.append(self.last_error)
+
+    def installed(self, report: InstallReport) -> None:
+        self.history.append(report)
+        self.installs += 1
+        for phase in ("fetch", "stage", "journal", "apply", "pause"):
+            self.install_seconds[phase] += getattr(report, f"{phase}_s")
+
+    @property
+    def version(self) -> int | None:
+        return None if self.held is None else self.held.version
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine serves, or without engines the mirror holds a version."""
+        if self.engines:
+            return any(engine.version is not None for engine in self.engines.values())
+        return self.held is not None
+
+    def to_json(self) -> Mapping[str, object]:
+        """Return a JSON-ready snapshot."""
+        return {
+            "island": self.island,
+            "run": self.run,
+            "version": self.version,
+            "weights": None if self.held is None else self.held.weights,
+            "layout": None if self.held is None else self.held.layout,
+            "newest": self.newest,
+            "newest_step": self.newest_step,
+            "wanted": self.wanted,
+            "lag": self.lag,
+            "ready": self.ready,
+            "phase": self.phase,
+            "bytes_done": self.progress.job_bytes,
+            "bytes_total": self.bytes_total,
+            "damage": self.damage,
+            "last_error": None if self.last_error is None else asdict(self.last_error),
+            "failures": dict(self.failures),
+            "errors": [asdict(failure) for failure in self.errors],
+            "engines": {name: asdict(engine) for name, engine in self.engines.items()},
+            "installs": self.installs,
+            "fetched_bytes": self.progress.bytes_read,
+            "fetch_retries": self.progress.retries,
+            "history": [asdict(report) for report in self.history],
+        }

@@ -1,0 +1,306 @@
+"""The mirror is one published version, or says that it holds nothing sound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skerry.bulletin.stores import LocalStore
+from skerry.codec.digest import digest_bytes
+from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch, StructureMismatch
+from skerry.codec.pack import Pack
+from skerry.codec.tensors import TensorChanges
+from skerry.island_agent.checkpoint import Checkpoint
+from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, RunMismatch
+from skerry.island_agent.marker import Held
+from skerry.island_agent.mirror import Mirror
+from tests.island_agent.crash import follow
+from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, random_snapshot
+
+
+@pytest.fixture(name="run")
+def published(tmp_path: Path) -> Run:
+    run = make_run(2, store=LocalStore(tmp_path / "store"))
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 0))
+    return run
+
+
+def packs(run: Run, *versions: int) -> list[Pack]:
+    layout = run.versions[0].layout
+    commits = run.writer.reader.state.commits
+    return [
+        Pack.parse(run.store.get(ref.key, limit_bytes=10**9), layout)
+        for version in versions
+        for ref in commits[version].packs
+    ]
+
+
+def held(run: Run, version: int) -> Held:
+    commit = run.writer.reader.state.commits[version]
+    return Held(version=version, layout=commit.layout, weights=commit.result)
+
+
+def test_two_agents_never_share_a_directory(tmp_path: Path, run: Run) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    with pytest.raises(MirrorBusy):
+        Mirror.open(tmp_path / "island")
+    mirror.close()
+    Mirror.open(tmp_path / "island").close()
+
+
+def test_a_log_of_another_run_is_refused(tmp_path: Path, run: Run) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    with pytest.raises(RunMismatch):
+        mirror.bind(digest_bytes(b"another run"))
+    mirror.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "error"), [(2, 2, BaseMismatch), (1, 2, ResultMismatch)]
+)
+def test_a_refused_pack_touches_no_byte(
+    tmp_path: Path, run: Run, base: int, target: int, error: type[Exception]
+) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    with pytest.raises(error):
+        mirror.stage(packs(run, base), held(run, target), run.versions[target].layout)
+    assert not mirror.places.install_record.exists()
+    assert_is(mirror.directory, run.versions[0])
+    mirror.close()
+    assert_is(tmp_path / "island" / "mirror", run.versions[0])
+
+
+def test_a_damaged_pack_touches_no_byte(tmp_path: Path, run: Run) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    ref = run.writer.reader.state.commits[1].packs[0]
+    data = bytearray(run.store.get(ref.key, limit_bytes=10**9))
+    data[-10] ^= 4
+    with pytest.raises((FormatError, ResultMismatch)):
+        mirror.stage(
+            [Pack.parse(bytes(data), mirror.layout())], held(run, 1), run.versions[1].layout
+        )
+    assert not mirror.places.install_record.exists()
+    assert_is(mirror.directory, run.versions[0])
+    mirror.close()
+
+
+def test_a_change_of_structure_is_refused_by_a_patch(tmp_path: Path, run: Run) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    other = random_snapshot(words=5000)
+    with pytest.raises(StructureMismatch, match="embed was"):
+        mirror.stage(packs(run, 1), held(run, 1), other.layout)
+    mirror.close()
+
+
+def test_a_recorded_install_goes_forward_and_backward_any_number_of_times(
+    tmp_path: Path, run: Run
+) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    journal = mirror.stage(packs(run, 1, 2), held(run, 2), run.versions[2].layout)
+    checkpoint = Checkpoint(mirror.directory, run.versions[0].layout, writable=True)
+    for backward in (False, False, True, True, False):
+        for changes in journal.changes:
+            checkpoint.write_words(changes, backward=backward)
+        assert_is(mirror.directory, run.versions[0 if backward else 2])
+    mirror.apply(journal)
+    assert mirror.version == 2
+    mirror.close()
+
+
+def flip_bit(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 8]))
+
+
+def corrupt_word(directory: Path, version: Snapshot) -> None:
+    spec = next(t for t in version.layout.tensors if t.name == "norm")
+    flip_bit(directory / spec.file, spec.offset + 17)
+
+
+DAMAGES: dict[str, Callable[[Path, Snapshot], object]] = {
+    "word": corrupt_word,
+    "header": lambda d, v: _overwrite(d / "model-00001-of-00003.safetensors", 20, b"X"),
+    "side file": lambda d, v: _overwrite(d / "config.json", 3, b"M"),
+    "missing side file": lambda d, v: (d / "config.json").unlink(),
+    "missing shard": lambda d, v: (d / "model-00002-of-00003.safetensors").unlink(),
+    "cut shard": lambda d, v: os.truncate(d / "model-00002-of-00003.safetensors", 500),
+    "longer shard": lambda d, v: os.truncate(d / "model-00002-of-00003.safetensors", 99_999),
+    "linked shard": lambda d, v: _link(d / "model-00002-of-00003.safetensors"),
+    "marker": lambda d, v: _overwrite(d.parent / "state" / "marker", 30, b"#"),
+    "layout": lambda d, v: _only(d.parent / "state" / "layouts").write_bytes(b"?"),
+    "leaf digests": lambda d, v: _only(d.parent / "state" / "weights").unlink(),
+}
+
+
+def _overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def _link(path: Path) -> None:
+    moved = path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(moved)
+
+
+def _only(directory: Path) -> Path:
+    (path,) = directory.iterdir()
+    return path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_at_open_and_repaired_from_the_bulletin(
+    tmp_path: Path, run: Run, damage: str
+) -> None:
+    DAMAGES[damage](tmp_path / "island" / "mirror", run.versions[0])
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.held is None
+    assert mirror.damage
+    mirror.close()
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 2))
+    assert_is(tmp_path / "island" / "mirror", run.versions[2])
+
+
+def test_a_stray_file_is_removed(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "island" / "mirror" / "stray.bin").write_bytes(b"?")
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.version == 0
+    assert_is(mirror.directory, run.versions[0])
+    mirror.close()
+
+
+def test_a_flipped_bit_that_open_did_not_look_for_is_never_built_upon(
+    tmp_path: Path, run: Run
+) -> None:
+    corrupt_word(tmp_path / "island" / "mirror", run.versions[0])
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    assert mirror.version == 0
+    with pytest.raises(ResultMismatch):
+        mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
+    assert mirror.check()
+    assert mirror.held is None
+    mirror.close()
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_a_torn_record_is_discarded(tmp_path: Path, run: Run, data: st.DataObject) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
+    mirror.close()
+    record = tmp_path / "island" / "journal" / "install"
+    content = bytearray(record.read_bytes())
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    record.write_bytes(content)
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.version == 0
+    assert not record.exists()
+    mirror.close()
+    assert_is(tmp_path / "island" / "mirror", run.versions[0])
+
+
+def test_a_torn_record_over_half_written_words_condemns_the_mirror(
+    tmp_path: Path, run: Run
+) -> None:
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    journal = mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
+    checkpoint, _ = mirror._open_parts()
+    checkpoint.write_words(journal.changes[0])
+    mirror.close()
+    os.truncate(tmp_path / "island" / "journal" / "install", 100)
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    assert mirror.held is None
+    mirror.close()
+
+
+@contextmanager
+def full_disk(limit_bytes: int) -> Iterator[None]:
+    """No file can grow beyond `limit_bytes`, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_keeps_the_old_version_and_needs_no_restart(tmp_path: Path, run: Run) -> None:
+    run.publish(run.versions[0].mutated(9, 0.5), parent=0)
+    mirror = Mirror.open(tmp_path / "island")
+    with full_disk(4000), pytest.raises(OSError, match="too large"):
+        mirror.stage(packs(run, 3), held(run, 3), run.versions[3].layout)
+    assert mirror.version == 0
+    assert_is(mirror.directory, run.versions[0])
+    assert list(mirror.places.install_record.parent.iterdir()) == []
+    mirror.apply(mirror.stage(packs(run, 3), held(run, 3), run.versions[3].layout))
+    assert_is(mirror.directory, run.versions[3])
+    mirror.close()
+
+
+def test_a_disk_that_fills_up_while_writing_is_finished_later(tmp_path: Path, run: Run) -> None:
+    run.publish(run.versions[0].mutated(9).with_file("config.json", bytes(9000)), parent=0)
+    mirror = Mirror.open(tmp_path / "island")
+    journal = mirror.stage(packs(run, 3), held(run, 3), run.versions[3].layout)
+    with full_disk(8000), pytest.raises(OSError, match="too large"):
+        mirror.apply(journal)
+    mirror.settle()
+    assert mirror.version == 3
+    assert_is(mirror.directory, run.versions[3])
+    mirror.close()
+
+
+def test_words_that_did_not_reach_the_mirror_are_noticed_and_undone(
+    tmp_path: Path, run: Run
+) -> None:
+    touched: list[TensorChanges] = []
+
+    def flip(step: str) -> None:
+        if step == "words-written":
+            spec, position = touched[0].spec, int(touched[0].positions[0])
+            path = tmp_path / "island" / "mirror" / spec.file
+            flip_bit(path, spec.offset + position * spec.type.word)
+
+    mirror = Mirror.open(tmp_path / "island", hook=flip)
+    journal = mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
+    touched.append(journal.changes[0])
+    with pytest.raises(MirrorDamaged, match=touched[0].spec.name):
+        mirror.apply(journal)
+    mirror.settle()
+    assert mirror.version == 0
+    assert_is(mirror.directory, run.versions[0])
+    mirror.close()
+
+
+def test_a_version_that_changes_nothing_moves_the_marker_alone(tmp_path: Path, run: Run) -> None:
+    run.publish(run.versions[2])
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 2))
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 3))
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.version == 3
+    assert_is(mirror.directory, run.versions[2])
+    mirror.close()
+
+
+def test_numpy_views_outlive_a_closed_mirror(tmp_path: Path, run: Run) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    checkpoint, _ = mirror._open_parts()
+    view = checkpoint.read(checkpoint.layout.tensors[0])
+    mirror.close()
+    assert int(np.sum(view)) >= 0
