@@ -1,0 +1,1 @@
+"""Language models in plain torch whose parameters are the tensors of a Hugging Face checkpoint."""

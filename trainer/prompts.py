@@ -1,0 +1,27 @@
+"""Short chat prompts, in the form that the models were trained on."""
+
+from __future__ import annotations
+
+from skerry.trainer.tokenizer_files import IM_END, IM_START
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+QUESTIONS = (
+    "Write one sentence about the sea.",
+    "What is the capital of France?",
+    "Name three animals that live in a forest.",
+    "Describe the taste of an apple.",
+    "Why is the sky blue?",
+    "Give me a tip for a good night's sleep.",
+    "Tell me a very short story about a robot.",
+    "What do you need to bake bread?",
+)
+
+
+def chat_prompt(question: str, *, system: str = SYSTEM) -> str:
+    """Return the text that ends where the assistant's answer begins."""
+    return (
+        f"{IM_START}system\n{system}{IM_END}\n"
+        f"{IM_START}user\n{question}{IM_END}\n"
+        f"{IM_START}assistant\n"
+    )
