@@ -28,10 +28,10 @@ from skerry.codec.bits import pack_fields, unpack_fields
 from skerry.codec.digest import Bytes
 from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import FormatError
-from skerry.codec.profile import Profile, lookup
+from skerry.codec.profile import Profile
 from skerry.codec.rans import LOW, SEED_BITS, Decoder, encode_streams
 from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, SYMBOLS, TOTAL, Ints, shift_of
-from skerry.codec.scan import ChunkDiff, classes_of, locate, population_of
+from skerry.codec.scan import CLASSES, ChunkDiff, classes_of, locate, population_of
 from skerry.codec.steps import from_symbols, steps, take_steps, to_symbols, widths_of
 
 Bits = npt.NDArray[np.uint8]
@@ -53,7 +53,8 @@ def encode_chunks(diffs: Sequence[ChunkDiff], settings: Sequence[Coded]) -> list
     for diff, setting in zip(diffs, settings, strict=True):
         gap_start, gap_frequency, gap_raw, gap_width = _gaps(diff, setting)
         magnitude, down = steps(diff.old, diff.new, setting.dtype)
-        symbol, extra, width = to_symbols(magnitude)
+        precision = setting.profile.precision_of(diff.classes)
+        symbol, extra, width = to_symbols(magnitude, precision)
         start, frequency = _magnitudes(symbol, diff.classes, setting.profile)
         starts.append(np.concatenate([gap_start, start]))
         frequencies.append(np.concatenate([gap_frequency, frequency]))
@@ -119,15 +120,15 @@ def _gaps(diff: ChunkDiff, setting: Coded) -> tuple[Ints, Ints, npt.NDArray[np.u
 def _magnitudes(
     symbol: Ints, classes: npt.NDArray[np.uint8], profile: Profile
 ) -> tuple[Ints, Ints]:
-    table = profile.table_of[classes]
-    coded = np.flatnonzero(table)
-    if not coded.size:
-        empty = np.zeros(0, np.int64)
-        return empty, empty
-    cumulative = np.stack(profile.magnitudes)
-    table, symbol = table[coded] - 1, symbol[coded]
-    begin = cumulative[table, symbol]
-    return begin, cumulative[table, symbol + 1] - begin
+    """Return start and frequency of the symbol of each change whose class has a table."""
+    table_of = profile.table_of[classes]
+    start, frequency = np.zeros(symbol.size, np.int64), np.zeros(symbol.size, np.int64)
+    for number, table in enumerate(profile.tables, 1):
+        at = np.flatnonzero(table_of == number)
+        start[at] = table.starts[symbol[at]]
+        frequency[at] = table.frequencies[symbol[at]]
+    coded = np.flatnonzero(table_of)
+    return start[coded], frequency[coded]
 
 
 def decode_chunks(
@@ -146,16 +147,46 @@ def decode_chunks(
     ]
     reader = _Reader(chunks)
     found = reader.gaps([population_of(c) for c in classes], settings)
-    changed = [np.bincount(c, minlength=256) for c, _ in found]
     symbols = reader.magnitudes([c for c, _ in found], settings)
     results = []
     for i, (base, setting) in enumerate(zip(bases, settings, strict=True)):
-        magnitude, down = reader.raw_tail(i, symbols[i])
-        positions = locate(classes[i], changed[i], found[i][1])
+        of_class, ranks = found[i]
+        magnitude, down = reader.raw_tail(i, symbols[i], setting.profile.precision_of(of_class))
+        positions = locate(classes[i], np.bincount(of_class, minlength=CLASSES), ranks)
         new = take_steps(base[positions], magnitude, down, setting.dtype)
         ascending = np.argsort(positions, kind="stable")
         results.append((positions[ascending], new[ascending]))
     return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One class that a chunk walks through, as columns over all chunks of a batch."""
+
+    classes: Ints
+    population: Ints
+    shift: Ints  # g
+    table: Ints  # t
+    begin: Ints  # of each chunk's rows, and one more
+
+    @classmethod
+    def of(cls, populations: Sequence[Ints], settings: Sequence[Coded]) -> _Row:
+        classes, population, rates = [], [], []
+        for people, setting in zip(populations, settings, strict=True):
+            tilted = setting.profile.tilted(setting.tilt)
+            walked = np.flatnonzero((tilted != NEVER) & (people > 0))
+            classes.append(walked)
+            population.append(people[walked])
+            rates.append(tilted[walked])
+        rate = np.concatenate(rates)
+        shift = shift_of(rate)
+        return cls(
+            classes=np.concatenate(classes),
+            population=np.concatenate(population),
+            shift=shift,
+            table=rate - 4 * shift,
+            begin=np.cumsum([0] + [c.size for c in classes]),
+        )
 
 
 class _Reader:
@@ -165,73 +196,68 @@ class _Reader:
         self.sizes = np.array([len(chunk) for chunk in chunks], np.int64)
         if bool((self.sizes < 4).any()):
             raise FormatError("a coded chunk has at least 4 bytes")
-        # Padding lets reads run past a chunk's end; `raw_tail` refuses chunks that did.
-        self.data: Bytes = np.frombuffer(b"".join(chunks) + bytes(8), np.uint8)
-        self.begin = np.cumsum(self.sizes) - self.sizes
+        # Padding lets reads run past a chunk's ends; `raw_tail` refuses chunks that did.
+        self.data: Bytes = np.frombuffer(bytes(4) + b"".join(chunks) + bytes(4), np.uint8)
+        self.begin = np.cumsum(self.sizes) - self.sizes + 4
         self.coder = Decoder(self.data, self.begin)
         self.used = np.zeros(len(chunks), np.int64)  # raw bits taken so far
         self.most = 8 * (self.sizes - 4) + SEED_BITS  # raw bits that the bytes have room for
-        self._wide = np.concatenate([np.zeros(8, np.uint8), self.data]).astype(np.int64)
-
-    def raw(self, lanes: Ints, widths: Ints) -> Ints:
-        """Take `widths` raw bits, at most 20, from each lane."""
-        used = self.used[lanes]
-        self.used[lanes] += widths
-        last = np.maximum(self.begin[lanes] + self.sizes[lanes] - 1 - (used >> 3), 0) + 8
-        w = self._wide
-        bits = w[last] | w[last - 1] << 8 | w[last - 2] << 16 | w[last - 3] << 24
-        value: Ints = bits >> (used & 7) & ((1 << widths) - 1)
-        return value
+        # The 32 raw bits that start in each byte: it is the lowest, the bytes before it follow.
+        d = self.data.astype(np.uint32)
+        self.windows = d.copy()
+        for byte in (1, 2, 3):
+            self.windows[byte:] |= d[:-byte] << np.uint32(8 * byte)
 
     def gaps(
         self, populations: Sequence[Ints], settings: Sequence[Coded]
     ) -> list[tuple[Ints, Ints]]:
         """Return class and rank of every change of every chunk, in class order."""
-        plans = [
-            _plan(p, s.profile.tilted(s.tilt)) for p, s in zip(populations, settings, strict=True)
-        ]
-        offsets = np.cumsum([0] + [len(p[0]) for p in plans])
-        rate, population, class_of = (
-            np.concatenate([p[column] for p in plans]) for column in range(3)
-        )
-        shift = shift_of(rate)
-        table = rate - 4 * shift
-        lanes = np.flatnonzero(np.diff(offsets))
-        at = offsets[:-1][lanes]  # each lane's row of the plan
-        stop = offsets[1:][lanes]
+        rows = _Row.of(populations, settings)
+        lanes = np.flatnonzero(np.diff(rows.begin))
+        row, stop = rows.begin[:-1][lanes], rows.begin[1:][lanes]
         cursor = np.zeros(lanes.size, np.int64)
-        directions = np.zeros(len(plans), np.int64)
+        changes = np.zeros(lanes.size, np.int64)
+        taken = self.used[lanes]
+        last = self.begin[lanes] + self.sizes[lanes] - 1  # where a lane's raw bits start
         log: list[tuple[Ints, Ints, Ints]] = []
         while lanes.size:
-            g, t, left = shift[at], table[at], population[at] - cursor
-            limit = np.minimum(SYMBOLS, -(-left >> g))
+            g, t, population = rows.shift[row], rows.table[row], rows.population[row]
             slots = self.coder.slots(lanes)
-            symbol = LOOKUP[t, slots].astype(np.int64)
-            escaped = symbol >= limit
-            symbol = np.where(escaped, limit, symbol)
-            begin = CUMULATIVE[t, symbol]
-            end = np.where(escaped, TOTAL, CUMULATIVE[t, symbol + 1])
+            symbol = LOOKUP[t, slots]
+            landed = cursor + (symbol << g)
+            escaped = (symbol == SYMBOLS) | (landed >= population)
+            begin, end = CUMULATIVE[t, symbol], CUMULATIVE[t, symbol + 1]
+            if escaped.any():
+                # An escape is all slots from the first symbol that lands past the class's end.
+                e = np.flatnonzero(escaped)
+                limit = np.minimum(SYMBOLS, -(-(population[e] - cursor[e]) >> g[e]))
+                begin[e], end[e] = CUMULATIVE[t[e], limit], TOTAL
+                landed[e] = np.minimum(cursor[e] + (SYMBOLS << g[e]), population[e]) - 1
             self.coder.advance(lanes, slots, begin, end - begin)
-            value = self.raw(lanes, np.where(escaped, 0, g))
-            landed = cursor + (symbol << g) + value
-            if bool((~escaped & (landed >= population[at])).any()):
-                raise FormatError("a changed word lies past the end of its class")
+            width = np.where(escaped, 0, g)
+            window = self.windows[np.maximum(last - (taken >> 3), 0)]
+            landed += window >> (taken & 7) & ((1 << width) - 1)
+            taken += width
+            changes += ~escaped
             # Every change needs a direction too: this bounds the work by the chunk's own bytes.
-            directions[lanes] += ~escaped
-            if bool((self.used[lanes] + directions[lanes] > self.most[lanes]).any()):
+            if bool((taken + changes > self.most[lanes]).any()):
                 raise FormatError("a coded chunk holds more changes than its bytes can")
-            hit = np.flatnonzero(~escaped)
-            log.append((lanes[hit], class_of[at[hit]], landed[hit]))
-            cursor = np.where(
-                escaped, np.minimum(cursor + (SYMBOLS << g), population[at]), landed + 1
-            )
-            finished = cursor == population[at]
-            at = at + finished
-            cursor = np.where(finished, 0, cursor)
-            if bool((at == stop).any()):
-                going = np.flatnonzero(at < stop)
-                lanes, at, stop, cursor = lanes[going], at[going], stop[going], cursor[going]
-        return _by_lane(log, len(plans))
+            hit = ~escaped
+            log.append((lanes[hit], rows.classes[row[hit]], landed[hit]))
+            cursor = landed + 1
+            if bool((cursor > population).any()):
+                raise FormatError("a changed word lies past the end of its class")
+            finished = cursor == population
+            if finished.any():
+                row = row + finished
+                cursor[finished] = 0
+                going = row < stop
+                if not going.all():
+                    self.used[lanes] = taken
+                    lanes, row, stop, cursor, changes, taken, last = (
+                        column[going] for column in (lanes, row, stop, cursor, changes, taken, last)
+                    )
+        return _by_lane(log, len(populations))
 
     def magnitudes(self, classes: Sequence[Ints], settings: Sequence[Coded]) -> list[Ints]:
         """Return the magnitude symbol of every change of every chunk."""
@@ -242,33 +268,37 @@ class _Reader:
             members = [i for i, s in enumerate(settings) if s.profile is profile and coded[i].size]
             if not members:
                 continue
-            cumulative = np.stack(profile.magnitudes)
-            symbol_of = np.stack([lookup(c) for c in profile.magnitudes])
+            widest = max(table.frequencies.size for table in profile.tables)
+            starts = np.zeros((len(profile.tables), widest), np.int64)
+            frequencies = np.zeros_like(starts)
+            for number, table in enumerate(profile.tables):
+                starts[number, : table.starts.size] = table.starts
+                frequencies[number, : table.starts.size] = table.frequencies
+            symbol_of = np.stack([table.symbol_of for table in profile.tables])
             order = np.array(sorted(members, key=lambda i: -coded[i].size), np.int64)
             counts = np.array([coded[i].size for i in order])
-            table = np.zeros((int(counts[0]), order.size), np.int64)
+            which = np.zeros((int(counts[0]), order.size), np.int64)
             for lane, i in enumerate(order):
-                table[: counts[lane], lane] = tables[i][coded[i]] - 1
-            out = np.zeros(table.shape, np.int64)
-            running = np.searchsorted(-counts, -np.arange(len(table)), side="left")
-            for step in range(len(table)):
+                which[: counts[lane], lane] = tables[i][coded[i]] - 1
+            out = np.zeros(which.shape, np.int64)
+            running = np.searchsorted(-counts, -np.arange(len(which)), side="left")
+            for step in range(len(which)):
                 lanes = order[: running[step]]
-                t = table[step, : lanes.size]
+                t = which[step, : lanes.size]
                 slots = self.coder.slots(lanes)
                 symbol = symbol_of[t, slots]
-                begin = cumulative[t, symbol]
-                self.coder.advance(lanes, slots, begin, cumulative[t, symbol + 1] - begin)
+                self.coder.advance(lanes, slots, starts[t, symbol], frequencies[t, symbol])
                 out[step, : lanes.size] = symbol
             for lane, i in enumerate(order):
                 symbols[i][coded[i]] = out[: counts[lane], lane]
         return symbols
 
     def raw_tail(
-        self, lane: int, symbol: Ints
+        self, lane: int, symbol: Ints, precision: Ints
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
         """Return magnitudes and directions; check that the chunk's bytes end where they should."""
         kept = min(SEED_BITS, symbol.size)
-        widths = widths_of(symbol)
+        widths = widths_of(symbol, precision)
         extra = int(widths.sum())
         stored = int(self.used[lane]) + extra + symbol.size - kept
         begin, size = int(self.begin[lane]), int(self.sizes[lane])
@@ -284,18 +314,12 @@ class _Reader:
         if state >> SEED_BITS != 1 or (state - LOW) >> kept:
             raise FormatError("the entropy coder's last state is not a seed")
         start = int(self.used[lane])
-        magnitude = from_symbols(symbol, unpack_fields(bits[start:], widths))
+        magnitude = from_symbols(symbol, unpack_fields(bits[start:], widths), precision)
         seed = np.array([state - LOW], np.uint64)
         directions = np.concatenate(
             [bits[start + extra : stored], pack_fields(seed, np.array([kept]))]
         )
         return magnitude, directions.astype(np.bool_)
-
-
-def _plan(population: Ints, rates: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return rate code, population and number of the classes that a chunk walks through."""
-    walked = np.flatnonzero((rates != NEVER) & (population > 0))
-    return rates[walked], population[walked], walked
 
 
 def _by_lane(log: list[tuple[Ints, Ints, Ints]], lanes: int) -> list[tuple[Ints, Ints]]:

@@ -22,9 +22,9 @@ from skerry.codec.layout import Layout
 from skerry.codec.pack import FORMAT, HEADER, LEAF_CHECK_BYTES, MAGIC, leaf_range, leaves_of
 from skerry.codec.planes import encode_planes
 from skerry.codec.profile import Profile, fit
-from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, NEVER, Ints
+from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, NEVER, TOTAL, Ints
 from skerry.codec.scan import CHUNK_WORDS, ChunkDiff, scan
-from skerry.codec.steps import steps, to_symbols, widths_of
+from skerry.codec.steps import U64, steps, to_symbols
 from skerry.codec.tensors import TensorSpec
 
 Read = Callable[[TensorSpec], Bytes]
@@ -87,7 +87,7 @@ class _Pending:
     start: int
     count: int
     diff: ChunkDiff
-    symbols: Ints
+    magnitude: U64
 
 
 @dataclass(slots=True)
@@ -113,10 +113,9 @@ class _Encoder:
             if diff is None:
                 continue
             magnitude, _ = steps(diff.old, diff.new, spec.type)
-            symbols, _, _ = to_symbols(magnitude)
-            self._pending.append(_Pending(number, start, stop - start, diff, symbols))
-            self.changed[number] = self.changed.get(number, 0) + symbols.size
-            self._held += symbols.size
+            self._pending.append(_Pending(number, start, stop - start, diff, magnitude))
+            self.changed[number] = self.changed.get(number, 0) + magnitude.size
+            self._held += magnitude.size
             if self._held >= PENDING_CHANGES:
                 self.flush()
 
@@ -129,7 +128,7 @@ class _Encoder:
             profile, tilts = fit(
                 np.stack([p.diff.population for p in group]),
                 np.stack([p.diff.changed for p in group]),
-                [p.symbols for p in group],
+                [p.magnitude for p in group],
                 [p.diff.classes.astype(np.int64) for p in group],
             )
             self._code(group, specs[group[0].tensor].type, profile, tilts)
@@ -262,10 +261,8 @@ def _estimate(pending: _Pending, setting: Coded) -> float:
         (pending.diff.population - pending.diff.changed)[used],
     )
     bits = changed @ BITS_CHANGED[rates[used]] + rest @ BITS_UNCHANGED[rates[used]]
-    table = setting.profile.table_of[pending.diff.classes]
-    for i, cumulative in enumerate(setting.profile.magnitudes):
-        symbols = pending.symbols[table == i + 1]
-        share = np.diff(cumulative)[symbols] / cumulative[-1]
-        bits -= np.log2(share).sum()
-    bits += widths_of(pending.symbols).sum() + pending.symbols.size
-    return float(bits) / 8 + 4
+    table_of = setting.profile.table_of[pending.diff.classes]
+    for number, table in enumerate(setting.profile.tables, 1):
+        symbols, _, width = to_symbols(pending.magnitude[table_of == number], table.precision)
+        bits += np.log2(TOTAL / table.frequencies[symbols]).sum() + width.sum()
+    return float(bits + pending.magnitude.size) / 8 + 4

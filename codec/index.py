@@ -13,11 +13,12 @@ from enum import IntEnum
 import numpy as np
 
 from skerry.codec.errors import FormatError, LimitExceeded
+from skerry.codec.magnitudes import MAX_TABLES, MagnitudeTable
 from skerry.codec.names import check_name
-from skerry.codec.profile import MAX_MAGNITUDE_TABLES, MAX_TILT, Profile, cumulate
-from skerry.codec.rates import MAX_RATE, NEVER, TOTAL
+from skerry.codec.profile import MAX_TILT, Profile
+from skerry.codec.rates import MAX_RATE, NEVER, TOTAL, Ints
 from skerry.codec.scan import CHUNK_WORDS, CLASSES
-from skerry.codec.steps import MAGNITUDE_SYMBOLS
+from skerry.codec.steps import MAX_PRECISION, MAX_SYMBOLS
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.varint import VarintReader, unzigzag, write_varint, write_varints, zigzag
 
@@ -194,13 +195,11 @@ def _write_profile(out: bytearray, profile: Profile) -> None:
     write_varint(out, used.size)
     write_varints(out, (int(d) for d in np.diff(used, prepend=-1) - 1))
     write_varints(out, (int(rate) for rate in profile.rates[used]))
-    write_varint(out, len(profile.magnitudes))
+    write_varint(out, len(profile.tables))
     write_varints(out, (int(table) for table in profile.table_of[used]))
-    for cumulative in profile.magnitudes:
-        frequencies = np.diff(cumulative)
-        last = int(np.flatnonzero(frequencies)[-1])
-        write_varint(out, last)
-        write_varints(out, (int(f) for f in frequencies[: last + 1]))
+    for table in profile.tables:
+        write_varints(out, (table.precision, table.frequencies.size - 1))
+        _write_runs(out, table.frequencies)
 
 
 def _read_profile(reader: VarintReader) -> Profile:
@@ -210,18 +209,38 @@ def _read_profile(reader: VarintReader) -> Profile:
         raise FormatError(f"a profile names class {int(used[-1])}, there are {CLASSES}")
     rates = np.full(CLASSES, NEVER, np.int64)
     rates[used] = reader.varints(count, MAX_RATE)
-    tables = reader.varint(MAX_MAGNITUDE_TABLES)
+    count_of_tables = reader.varint(MAX_TABLES)
     table_of = np.zeros(CLASSES, np.int64)
-    table_of[used] = reader.varints(count, tables)
-    magnitudes = []
-    for _ in range(tables):
-        frequencies = np.zeros(MAGNITUDE_SYMBOLS, np.int64)
-        last = reader.varint(MAGNITUDE_SYMBOLS - 1)
-        frequencies[: last + 1] = reader.varints(last + 1, TOTAL)
-        if not frequencies[last]:
-            raise FormatError("a magnitude table ends in a symbol that never occurs")
-        magnitudes.append(cumulate(frequencies))
-    return Profile(rates=rates, table_of=table_of, magnitudes=tuple(magnitudes))
+    table_of[used] = reader.varints(count, count_of_tables)
+    tables = []
+    for _ in range(count_of_tables):
+        precision = reader.varint(MAX_PRECISION)
+        symbols = reader.varint(MAX_SYMBOLS - 1) + 1
+        tables.append(MagnitudeTable(precision=precision, frequencies=_read_runs(reader, symbols)))
+    return Profile(rates=rates, table_of=table_of, tables=tuple(tables))
+
+
+def _write_runs(out: bytearray, frequencies: Ints) -> None:
+    """Write frequencies; after a 0 comes how many more zeros follow it."""
+    at = 0
+    while at < frequencies.size:
+        write_varint(out, int(frequencies[at]))
+        if frequencies[at]:
+            at += 1
+            continue
+        rest = frequencies[at:]
+        zeros = int(np.argmax(rest != 0)) if rest.any() else rest.size
+        write_varint(out, zeros - 1)
+        at += zeros
+
+
+def _read_runs(reader: VarintReader, symbols: int) -> Ints:
+    frequencies = np.zeros(symbols, np.int64)
+    at = 0
+    while at < symbols:
+        frequencies[at] = reader.varint(TOTAL)
+        at += 1 if frequencies[at] else 1 + reader.varint(symbols - at - 1)
+    return frequencies
 
 
 def _read_file(reader: VarintReader) -> FileEntry:

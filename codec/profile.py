@@ -1,8 +1,8 @@
 """What the chunks of a pack share: a rate code for each class, and tables of magnitudes.
 
 One profile serves all chunks of a dtype.  A chunk adds one number of its own, a **tilt** that is
-added to every rate code: tensors differ in how much they change, far less in how that depends on
-the exponent.
+added to rate codes: tensors differ in how much they change, far less in how that depends on the
+exponent.  Classes that nearly always change are saturated: rate codes below TILTED_FROM stay.
 """
 
 from __future__ import annotations
@@ -14,21 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from skerry.codec.errors import FormatError
-from skerry.codec.rates import (
-    BITS_CHANGED,
-    BITS_UNCHANGED,
-    MAX_RATE,
-    NEVER,
-    TOTAL,
-    Ints,
-    rate_of,
-)
-from skerry.codec.scan import CLASSES
-from skerry.codec.steps import MAGNITUDE_SYMBOLS
+from skerry.codec.magnitudes import MagnitudeTable, fit_tables
+from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, MAX_RATE, NEVER, Ints, rate_of
+from skerry.codec.steps import U64
 
 MAX_TILT = 63
-MAX_MAGNITUDE_TABLES = 32
-_SAMPLES_PER_TABLE = 200  # below this a table costs more than the neighbour's misfit
+TILTED_FROM = 12  # a hazard of 1 for each word
 _FIT_ROUNDS = 3
 
 
@@ -37,39 +28,60 @@ class Profile:
     """`rates[c]`: the rate code of class c, NEVER if none of its words may change.
 
     `table_of[c]`: which magnitude table class c uses; 0 means that every step of it is one unit and
-    no symbol is coded, i means `magnitudes[i - 1]`: cumulative frequencies, shape
-    [MAGNITUDE_SYMBOLS + 1], from 0 to TOTAL.
+    no symbol is coded, i means `tables[i - 1]`.
     """
 
     rates: Ints
     table_of: Ints
-    magnitudes: tuple[Ints, ...]
+    tables: tuple[MagnitudeTable, ...]
+
+    def __post_init__(self) -> None:
+        if int(self.table_of.max(initial=0)) > len(self.tables):
+            raise FormatError(f"a class uses a magnitude table past the last, {len(self.tables)}")
 
     def tilted(self, tilt: int) -> Ints:
         """Return the rate codes of a chunk, shape [CLASSES]."""
-        return np.where(self.rates == NEVER, NEVER, np.clip(self.rates + tilt, 0, MAX_RATE))
+        return _tilted(self.rates, tilt)
+
+    def precision_of(self, classes: npt.NDArray[np.integer]) -> Ints:
+        """Return the precision that each class's magnitudes are coded to, shape of `classes`."""
+        precisions = np.array([0, *(table.precision for table in self.tables)], np.int64)
+        found: Ints = precisions[self.table_of[classes]]
+        return found
 
 
 def fit(
-    population: Ints, changed: Ints, symbols: Sequence[Ints], classes: Sequence[Ints]
+    population: Ints, changed: Ints, magnitudes: Sequence[U64], classes: Sequence[Ints]
 ) -> tuple[Profile, Ints]:
     """Return the profile that suits these chunks, and the tilt of each.
 
-    `population` and `changed` have shape [chunks, CLASSES]; `symbols` and `classes` give each
-    chunk's magnitude symbols and the class of each.
+    `population` and `changed` have shape [chunks, CLASSES]; `magnitudes` and `classes` give each
+    chunk's steps and the class of each.
     """
     total_changed = changed.sum(axis=0)
-    rates = rate_of(total_changed, population.sum(axis=0))
+    untilted = rates = rate_of(total_changed, population.sum(axis=0))
     tilts = np.zeros(len(population), np.int64)
     for _ in range(_FIT_ROUNDS if len(population) > 1 else 0):
         tilts = _best_tilts(population, changed, rates)
+        # Rates and tilts can drift against each other; the middle chunk has none.
+        tilts -= int(np.median(tilts))
         # A tilted chunk's words count for as many as the tilt makes them worth.
         weight = 2.0 ** (-tilts / 4)
-        rates = rate_of(total_changed, (population * weight[:, None]).sum(axis=0))
+        weighted = rate_of(total_changed, (population * weight[:, None]).sum(axis=0))
+        rates = np.where(
+            (untilted < TILTED_FROM) | (untilted == NEVER),
+            untilted,
+            np.maximum(weighted, TILTED_FROM),
+        )
     if len(population) > 1:
         tilts = _best_tilts(population, changed, rates)
-    table_of, tables = _magnitude_tables(np.concatenate(symbols), np.concatenate(classes))
-    return Profile(rates=rates, table_of=table_of, magnitudes=tables), tilts
+    table_of, tables = fit_tables(np.concatenate(magnitudes), np.concatenate(classes))
+    return Profile(rates=rates, table_of=table_of, tables=tables), tilts
+
+
+def _tilted(rates: Ints, tilt: int) -> Ints:
+    fixed = (rates < TILTED_FROM) | (rates == NEVER)
+    return np.where(fixed, rates, np.clip(rates + tilt, TILTED_FROM, MAX_RATE))
 
 
 def _best_tilts(population: Ints, changed: Ints, rates: Ints) -> Ints:
@@ -78,53 +90,9 @@ def _best_tilts(population: Ints, changed: Ints, rates: Ints) -> Ints:
     candidates = np.arange(-MAX_TILT, MAX_TILT + 1)
     costs = np.empty((candidates.size, len(population)))
     for i, tilt in enumerate(candidates):
-        tilted = np.clip(rates[used] + tilt, 0, MAX_RATE)
-        # Rounded to whole bits / 16, so that no platform's last digit decides between tilts.
+        tilted = _tilted(rates[used], int(tilt))
+        # Rounded to sixteenths of a bit, so that no platform's last digit decides between tilts.
         costs[i] = np.rint(16 * (k @ BITS_CHANGED[tilted] + rest @ BITS_UNCHANGED[tilted]))
     costs += np.abs(candidates)[:, None] / 1024  # among equals, the smallest tilt
     best: Ints = candidates[np.argmin(costs, axis=0)]
     return best
-
-
-def _magnitude_tables(symbols: Ints, classes: Ints) -> tuple[Ints, tuple[Ints, ...]]:
-    """Give a table to each run of neighbouring classes that has samples enough to pay for it."""
-    counts = np.zeros((CLASSES, MAGNITUDE_SYMBOLS), np.int64)
-    np.add.at(counts, (classes, symbols), 1)
-    table_of = np.zeros(CLASSES, np.int64)
-    varied = np.flatnonzero(counts[:, 1:].any(axis=1))
-    groups: list[list[int]] = []
-    for c in varied:
-        if groups and counts[groups[-1]].sum() < _SAMPLES_PER_TABLE:
-            groups[-1].append(int(c))
-        elif len(groups) < MAX_MAGNITUDE_TABLES:
-            groups.append([int(c)])
-        else:
-            groups[-1].append(int(c))
-    if len(groups) > 1 and counts[groups[-1]].sum() < _SAMPLES_PER_TABLE:
-        last = groups.pop()
-        groups[-1] += last
-    tables = []
-    for i, group in enumerate(groups):
-        table_of[group] = i + 1
-        tables.append(cumulate(quantise(counts[group].sum(axis=0))))
-    return table_of, tuple(tables)
-
-
-def quantise(counts: Ints) -> Ints:
-    """Return frequencies with the sum TOTAL, at least 1 for every symbol that occurs."""
-    frequencies = np.where(counts > 0, np.maximum(1, counts * TOTAL // counts.sum()), 0)
-    # What rounding left over goes to the commonest symbol; it is too big for that to empty it.
-    frequencies[np.argmax(frequencies)] += TOTAL - frequencies.sum()
-    return frequencies
-
-
-def cumulate(frequencies: Ints) -> Ints:
-    """Return cumulative frequencies, one item longer."""
-    if frequencies.size != MAGNITUDE_SYMBOLS or int(frequencies.sum()) != TOTAL:
-        raise FormatError(f"a magnitude table's frequencies sum to {int(frequencies.sum())}")
-    return np.concatenate([[0], np.cumsum(frequencies)])
-
-
-def lookup(cumulative: Ints) -> npt.NDArray[np.int64]:
-    """Return the symbol of every slot, shape [TOTAL]."""
-    return np.repeat(np.arange(MAGNITUDE_SYMBOLS), np.diff(cumulative))

@@ -71,10 +71,11 @@ class Decoder:
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], offsets: Ints) -> None:
-        self._data = data.astype(np.int64)
+        words = data[:-1].astype(np.int64) | data[1:].astype(np.int64) << 8
+        self._words = words  # the 16-bit word that starts at each byte
+        self._last = words.size - 1
         self.next = offsets + 4  # byte offset of each stream's next word
-        d, o = self._data, offsets
-        self.state = d[o] | d[o + 1] << 8 | d[o + 2] << 16 | d[o + 3] << 24
+        self.state = words[offsets] | words[offsets + 2] << 16
 
     def slots(self, lanes: Ints) -> Ints:
         """Return each lane's slot in [0, TOTAL), which names its next symbol."""
@@ -84,7 +85,9 @@ class Decoder:
         """Take the symbols that `slots` fell into."""
         x = frequencies * (self.state[lanes] >> TOTAL_BITS) + slots - starts
         low = x < LOW
-        at = np.minimum(self.next[lanes], self._data.size - 2)
-        word = self._data[at] | self._data[at + 1] << 8
-        self.state[lanes] = np.where(low, x << 16 | word, x)
-        self.next[lanes] += 2 * low
+        if low.any():
+            some = lanes[low]
+            at = np.minimum(self.next[some], self._last)
+            x[low] = x[low] << 16 | self._words[at]
+            self.next[some] += 2
+        self.state[lanes] = x

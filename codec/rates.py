@@ -54,8 +54,8 @@ def _cumulative() -> Ints:
     return table
 
 
-def _lookup(cumulative: Ints) -> npt.NDArray[np.uint8]:
-    table = np.empty((TABLES, TOTAL), np.uint8)
+def _lookup(cumulative: Ints) -> Ints:
+    table = np.empty((TABLES, TOTAL), np.int64)
     for t in range(TABLES):
         table[t] = np.repeat(np.arange(SYMBOLS + 1), np.diff(cumulative[t]))
     return table

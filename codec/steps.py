@@ -5,8 +5,9 @@ bit flipped back for a negative one, so that neighbours differ by one ULP and -0
 one.  Other words are their own ordinal.  A step is taken modulo 2^w: magnitude m in 1..2^(w-1) and
 direction.  Every pair of different words has exactly one step; no arithmetic on values happens.
 
-Magnitudes are coded as a symbol and raw bits: m <= 8 is symbol m - 1; above, with
-j = floor(log2(m - 8)), symbol 8 + j and the j low bits of m - 8.
+Magnitudes are coded as a symbol and raw bits, to a **precision** of s bits: m < 2^(s+1) is symbol
+m - 1; above, with j = floor(log2 m), the s bits below the highest make the symbol
+2^(s+1) - 1 + (j - s - 1) * 2^s + those bits, and the j - s bits below them are raw.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from skerry.codec.rates import Ints
 
 U64 = npt.NDArray[np.uint64]
 
-DIRECT = 8
-MAGNITUDE_SYMBOLS = DIRECT + 64
+MAX_PRECISION = 6
+MAX_SYMBOLS = (1 << (MAX_PRECISION + 1)) - 1 + (63 - MAX_PRECISION << MAX_PRECISION)
 
 
 def steps(old: Words, new: Words, dtype: DType) -> tuple[U64, npt.NDArray[np.bool_]]:
@@ -43,26 +44,32 @@ def take_steps(old: Words, magnitude: U64, down: npt.NDArray[np.bool_], dtype: D
     return _from_ordinal(ordinal, dtype)
 
 
-def to_symbols(magnitude: U64) -> tuple[Ints, U64, Ints]:
-    """Return symbol, raw bits and their number for each magnitude."""
-    above = magnitude > DIRECT
-    rest = np.where(above, magnitude - np.uint64(DIRECT), np.uint64(1))
-    exponent = _floor_log2(rest)
-    symbol = np.where(above, DIRECT + exponent, magnitude.astype(np.int64) - 1)
-    width = np.where(above, exponent, 0)
-    return symbol, rest - (np.uint64(1) << exponent.astype(np.uint64)), width
+def to_symbols(magnitude: U64, precision: Ints | int) -> tuple[Ints, U64, Ints]:
+    """Return symbol, raw bits and their number for each magnitude, shape [n] each."""
+    s = np.broadcast_to(np.asarray(precision, np.int64), magnitude.shape)
+    exponent = _floor_log2(magnitude)
+    width = np.maximum(exponent - s, 0)
+    top = (magnitude >> width.astype(np.uint64)).astype(np.int64)  # below 2^(s+1)
+    # With raw bits the top has its highest bit set; each octave then takes up 2^s symbols.
+    symbol = top - 1 + (width << s)
+    raw = magnitude & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1))
+    return symbol, raw, width
 
 
-def widths_of(symbol: Ints) -> Ints:
+def widths_of(symbol: Ints, precision: Ints | int) -> Ints:
     """Return how many raw bits follow each symbol."""
-    return np.maximum(symbol - DIRECT, 0)
+    s = np.broadcast_to(np.asarray(precision, np.int64), symbol.shape)
+    # symbol + 1 = top + width * 2^s with 2^s <= top < 2^(s+1) wherever width > 0.
+    width: Ints = np.maximum((symbol + 1 >> s) - 1, 0)
+    return width
 
 
-def from_symbols(symbol: Ints, raw: U64) -> U64:
-    """Invert `to_symbols`."""
-    exponent = widths_of(symbol).astype(np.uint64)
-    above = np.uint64(DIRECT) + (np.uint64(1) << exponent) + raw
-    return np.where(symbol >= DIRECT, above, (symbol + 1).astype(np.uint64))
+def from_symbols(symbol: Ints, raw: U64, precision: Ints | int) -> U64:
+    """Invert `to_symbols`.  Widths must be below 64."""
+    s = np.broadcast_to(np.asarray(precision, np.int64), symbol.shape)
+    width = widths_of(symbol, s)
+    top = symbol + 1 - (width << s)
+    return (top.astype(np.uint64) << width.astype(np.uint64)) + raw
 
 
 def _ordinal(words: Words, dtype: DType) -> U64:

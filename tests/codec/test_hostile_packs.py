@@ -109,7 +109,7 @@ def test_any_index_and_payload_is_decoded_or_refused(data: st.DataObject) -> Non
     classes = data.draw(st.lists(st.integers(0, 255), max_size=40, unique=True))
     for c in classes:
         rates[c] = data.draw(st.integers(0, 107))
-    profile = Profile(rates=rates, table_of=np.zeros(256, np.int64), magnitudes=())
+    profile = Profile(rates=rates, table_of=np.zeros(256, np.int64), tables=())
     payload = data.draw(st.binary(max_size=64))
     index = PackIndex(
         chunk_words=1 << 20,

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from skerry.codec.bits import pack_fields, unpack_fields
 from skerry.codec.dtypes import DTYPES
 from skerry.codec.errors import FormatError
-from skerry.codec.profile import cumulate, quantise
+from skerry.codec.magnitudes import MagnitudeTable, fit_tables, quantise
 from skerry.codec.rans import Decoder, encode_streams
 from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, STAY, SYMBOLS, TABLES, TOTAL, rate_of
 from skerry.codec.steps import (
-    MAGNITUDE_SYMBOLS,
+    MAX_PRECISION,
+    MAX_SYMBOLS,
     from_symbols,
     steps,
     take_steps,
@@ -99,10 +100,11 @@ def test_a_step_leads_from_old_to_new(dtype: str, data: st.DataObject) -> None:
     old = old[: new.size]
     old, new = old[old != new], new[old != new]
     magnitude, down = steps(old, new, kind)
-    symbol, raw, width = to_symbols(magnitude)
-    assert (symbol < MAGNITUDE_SYMBOLS).all()
-    assert np.array_equal(widths_of(symbol), width)
-    assert np.array_equal(from_symbols(symbol, raw), magnitude)
+    precision = data.draw(st.integers(0, MAX_PRECISION))
+    symbol, raw, width = to_symbols(magnitude, precision)
+    assert (symbol < MAX_SYMBOLS).all()
+    assert np.array_equal(widths_of(symbol, precision), width)
+    assert np.array_equal(from_symbols(symbol, raw, precision), magnitude)
     assert np.array_equal(take_steps(old, magnitude, down, kind), new)
 
 
@@ -127,14 +129,27 @@ def test_a_step_that_no_pair_has_is_refused(magnitude: int) -> None:
         )
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=MAGNITUDE_SYMBOLS, max_size=MAGNITUDE_SYMBOLS))
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=TOTAL // 4))
 def test_quantised_frequencies_keep_every_symbol(counts: list[int]) -> None:
-    array = np.array(counts, np.int64)
-    if not array.any():
-        array[0] = 1
+    array = np.array([*counts, 1], np.int64)
     frequencies = quantise(array)
     assert ((frequencies > 0) == (array > 0)).all()
-    assert cumulate(frequencies)[-1] == TOTAL
+    assert MagnitudeTable(precision=0, frequencies=frequencies).symbol_of.size == TOTAL
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 255), st.integers(1, 2**63)), min_size=1, max_size=300))
+def test_every_magnitude_has_a_symbol_in_its_class_s_table(seen: list[tuple[int, int]]) -> None:
+    classes = np.array([c for c, _ in seen], np.int64)
+    magnitudes = np.array([m for _, m in seen], np.uint64)
+    table_of, tables = fit_tables(magnitudes, classes)
+    for c, m in seen:
+        if table_of[c] == 0:
+            assert m == 1
+            continue
+        table = tables[table_of[c] - 1]
+        symbol, _, _ = to_symbols(np.array([m], np.uint64), table.precision)
+        assert table.frequencies[symbol[0]] > 0
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)))

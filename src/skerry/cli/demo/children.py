@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -81,8 +82,13 @@ def children() -> Iterator[list[Child]]:
                 child.process.wait()
 
 
-def start(name: str, directory: Path, module: str, arguments: Sequence[str]) -> Child:
-    """Start `python -m module` with its output in a log file below `directory`."""
+def start(
+    name: str, directory: Path, module: str, arguments: Sequence[str], *, threads: int
+) -> Child:
+    """Start `python -m module` with its output in a log file below `directory`.
+
+    `threads` bounds what OpenMP takes: threads that wait for a core of others spin on their own.
+    """
     log = directory / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -90,6 +96,7 @@ def start(name: str, directory: Path, module: str, arguments: Sequence[str]) -> 
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )
     return Child(name=name, log=log, process=process)
 

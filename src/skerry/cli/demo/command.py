@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -115,6 +116,7 @@ def _run(
     signer = Signer.generate()
     signer.save(out / "trainer.key")
     key = signer.public_key.hex
+    threads = max(1, (os.cpu_count() or 1) // (islands + 1))
     started = stack.enter_context(children())
     running: list[Island] = []
     for name in [f"island-{chr(ord('a') + i)}" for i in range(islands)]:
@@ -123,7 +125,7 @@ def _run(
         arguments = [str(out / "bulletin"), "--dir", str(directory), "--engine", "cpu"]
         arguments += ["--island", name, "--port", str(port), "--key", key]
         arguments += ["--poll", "0.2", "--audit-engine"]
-        child = start_child(name, out, "skerry", ["agent", *arguments])
+        child = start_child(name, out, "skerry", ["agent", *arguments], threads=threads)
         started.append(child)
         running.append(
             Island(name=name, url=f"http://127.0.0.1:{port}", directory=directory, child=child)
@@ -133,7 +135,8 @@ def _run(
     options += ["--lr", str(lr), "--seed", str(seed), "--sign", str(out / "trainer.key")]
     for island in running:
         options += ["--gate", island.url]
-    trainer = start_child("trainer", out, "skerry.trainer.run", [*options, "--every-version"])
+    options.append("--every-version")
+    trainer = start_child("trainer", out, "skerry.trainer.run", options, threads=threads)
     started.append(trainer)
     seen = Seen([island.name for island in running])
     _watch(EventFile(out / "events.jsonl"), seen, running, trainer)

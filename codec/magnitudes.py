@@ -1,0 +1,134 @@
+"""Tables that code how far changed words moved, and how they are fitted to what was seen.
+
+A table has a **precision**, see `steps`, and a frequency for each symbol; frequencies sum to TOTAL.
+Neighbouring classes share a table wherever that is cheaper than two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from skerry.codec.errors import FormatError
+from skerry.codec.rates import TOTAL, Ints
+from skerry.codec.scan import CLASSES
+from skerry.codec.steps import MAX_PRECISION, MAX_SYMBOLS, U64, to_symbols
+
+MAX_TABLES = 32
+_MOST_SYMBOLS = TOTAL // 4  # more would leave too little for the frequencies' proportions
+_BITS_PER_SYMBOL = 9  # about what the index spends on a symbol that occurs
+_BITS_PER_TABLE = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class MagnitudeTable:
+    """`frequencies`, shape [symbols], end in a symbol that occurs.  Raises FormatError."""
+
+    precision: int
+    frequencies: Ints
+
+    def __post_init__(self) -> None:
+        total = int(self.frequencies.sum())
+        if not 0 <= self.precision <= MAX_PRECISION:
+            raise FormatError(f"a magnitude table of precision {self.precision}")
+        if not 1 <= self.frequencies.size <= MAX_SYMBOLS or not self.frequencies[-1]:
+            raise FormatError("a magnitude table ends in a symbol that never occurs")
+        if total != TOTAL:
+            raise FormatError(f"a magnitude table's frequencies sum to {total}, not {TOTAL}")
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each symbol's interval starts, shape [symbols]."""
+        return np.cumsum(self.frequencies) - self.frequencies
+
+    @cached_property
+    def symbol_of(self) -> Ints:
+        """The symbol of every slot, shape [TOTAL]."""
+        return np.repeat(np.arange(self.frequencies.size), self.frequencies)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Classes that share a table: how often each magnitude occurs among them."""
+
+    classes: list[int]
+    values: U64
+    counts: Ints
+    precision: int = 0
+    bits: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.bits, self.precision = min(
+            (_cost(self.values, self.counts, s), s) for s in range(MAX_PRECISION + 1)
+        )
+
+    def merged(self, other: _Group) -> _Group:
+        values, at = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        counts = np.bincount(at, np.concatenate([self.counts, other.counts])).astype(np.int64)
+        return _Group(self.classes + other.classes, values, counts)
+
+
+def fit_tables(magnitudes: U64, classes: Ints) -> tuple[Ints, tuple[MagnitudeTable, ...]]:
+    """Return each class's table number, 0 for none, and the tables from number 1.
+
+    A class all of whose steps are one unit needs none.
+    """
+    groups = []
+    for c in np.flatnonzero(np.bincount(classes, magnitudes > 1, minlength=CLASSES)):
+        values, counts = np.unique(magnitudes[classes == c], return_counts=True)
+        groups.append(_Group([int(c)], values, counts))
+    _merge(groups)
+    table_of = np.zeros(CLASSES, np.int64)
+    tables = []
+    for number, group in enumerate(groups, 1):
+        table_of[group.classes] = number
+        symbols, _, _ = to_symbols(group.values, group.precision)
+        seen = np.bincount(symbols, group.counts).astype(np.int64)
+        tables.append(MagnitudeTable(precision=group.precision, frequencies=quantise(seen)))
+    return table_of, tuple(tables)
+
+
+def _merge(groups: list[_Group]) -> None:
+    """Merge neighbours, the best pair first, while that saves bits or tables are too many."""
+    unions = [a.merged(b) for a, b in pairwise(groups)]
+    while unions:
+        saved = [groups[i].bits + groups[i + 1].bits - union.bits for i, union in enumerate(unions)]
+        best = int(np.argmax(saved))
+        if saved[best] <= 0 and len(groups) <= MAX_TABLES:
+            return
+        groups[best : best + 2] = [unions.pop(best)]
+        if best > 0:
+            unions[best - 1] = groups[best - 1].merged(groups[best])
+        if best < len(unions):
+            unions[best] = groups[best].merged(groups[best + 1])
+
+
+def _cost(values: U64, counts: Ints, precision: int) -> float:
+    """Return about how many bits the symbols, their raw bits and their table take."""
+    symbols, _, widths = to_symbols(values, precision)
+    seen = np.bincount(symbols, counts)
+    seen = seen[seen > 0]
+    if seen.size > _MOST_SYMBOLS:
+        return np.inf
+    coded = seen @ np.log2(seen.sum() / seen) + counts @ widths
+    # Rounded, so that no platform's last digit decides between precisions.
+    return float(np.rint(coded)) + _BITS_PER_SYMBOL * seen.size + _BITS_PER_TABLE
+
+
+def quantise(counts: npt.NDArray[np.int64]) -> Ints:
+    """Return frequencies with the sum TOTAL, at least 1 for every symbol that occurs."""
+    frequencies = np.where(counts > 0, np.maximum(1, counts * TOTAL // counts.sum()), 0)
+    # What rounding left over goes to the commonest symbol; what it took beyond TOTAL comes from
+    # the commonest ones in turn, so that none is emptied.
+    left = TOTAL - int(frequencies.sum())
+    while left < 0:
+        largest = np.argmax(frequencies)
+        taken = min(-left, int(frequencies[largest]) // 2)
+        frequencies[largest] -= taken
+        left += taken
+    frequencies[np.argmax(frequencies)] += left
+    return frequencies
