@@ -31,7 +31,7 @@ from skerry.codec.errors import FormatError
 from skerry.codec.profile import Profile
 from skerry.codec.rans import LOW, SEED_BITS, Decoder, encode_streams
 from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, SYMBOLS, TOTAL, Ints, shift_of
-from skerry.codec.scan import CLASSES, ChunkDiff, classes_of, locate, population_of
+from skerry.codec.scan import ChunkDiff, classes_of, locate, population_of
 from skerry.codec.steps import from_symbols, steps, take_steps, to_symbols, widths_of
 
 Bits = npt.NDArray[np.uint8]
@@ -152,7 +152,7 @@ def decode_chunks(
     for i, (base, setting) in enumerate(zip(bases, settings, strict=True)):
         of_class, ranks = found[i]
         magnitude, down = reader.raw_tail(i, symbols[i], setting.profile.precision_of(of_class))
-        positions = locate(classes[i], np.bincount(of_class, minlength=CLASSES), ranks)
+        positions = locate(classes[i], of_class, ranks)
         new = take_steps(base[positions], magnitude, down, setting.dtype)
         ascending = np.argsort(positions, kind="stable")
         results.append((positions[ascending], new[ascending]))
