@@ -29,6 +29,7 @@ from skerry.codec.digest import Bytes
 from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import FormatError
 from skerry.codec.profile import Profile
+from skerry.codec.ragged import Steps
 from skerry.codec.rans import LOW, SEED_BITS, Decoder, encode_streams
 from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, SYMBOLS, TOTAL, Ints, shift_of
 from skerry.codec.scan import ChunkDiff, classes_of, locate, population_of
@@ -275,22 +276,22 @@ class _Reader:
                 starts[number, : table.starts.size] = table.starts
                 frequencies[number, : table.starts.size] = table.frequencies
             symbol_of = np.stack([table.symbol_of for table in profile.tables])
-            order = np.array(sorted(members, key=lambda i: -coded[i].size), np.int64)
-            counts = np.array([coded[i].size for i in order])
-            which = np.zeros((int(counts[0]), order.size), np.int64)
-            for lane, i in enumerate(order):
-                which[: counts[lane], lane] = tables[i][coded[i]] - 1
-            out = np.zeros(which.shape, np.int64)
-            running = np.searchsorted(-counts, -np.arange(len(which)), side="left")
-            for step in range(len(which)):
-                lanes = order[: running[step]]
-                t = which[step, : lanes.size]
+            steps = Steps(np.array([coded[i].size for i in members]))
+            lane_of = np.array(members)[steps.order]
+            which = np.empty(steps.items, np.int64)
+            for lane, i in enumerate(lane_of):
+                which[steps.of_lane(lane)] = tables[i][coded[i]] - 1
+            out = np.empty(steps.items, np.int64)
+            for step in range(steps.count):
+                here = steps.at(step)
+                t = which[here]
+                lanes = lane_of[: t.size]
                 slots = self.coder.slots(lanes)
                 symbol = symbol_of[t, slots]
                 self.coder.advance(lanes, slots, starts[t, symbol], frequencies[t, symbol])
-                out[step, : lanes.size] = symbol
-            for lane, i in enumerate(order):
-                symbols[i][coded[i]] = out[: counts[lane], lane]
+                out[here] = symbol
+            for lane, i in enumerate(lane_of):
+                symbols[i][coded[i]] = out[steps.of_lane(lane)]
         return symbols
 
     def raw_tail(

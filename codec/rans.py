@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from skerry.codec.ragged import Steps
 from skerry.codec.rates import TOTAL_BITS, Ints
 
 LOW = 1 << 16
@@ -31,33 +32,31 @@ def encode_streams(
     Returns each stream's bytes: the decoder's first state (u32), then its words (u16), all
     little-endian.
     """
-    count = len(starts)
-    sizes = np.array([s.size for s in starts], np.int64)
-    order = np.argsort(-sizes, kind="stable")  # the streams still running are always a prefix
-    longest = int(sizes.max(initial=0))
-    start_of = np.zeros((longest, count), np.int64)
-    frequency_of = np.ones((longest, count), np.int64)
-    for lane, stream in enumerate(order):
-        # Right-aligned reversal: step 0 encodes each stream's last symbol.
-        start_of[: sizes[stream], lane] = starts[stream][::-1]
-        frequency_of[: sizes[stream], lane] = frequencies[stream][::-1]
-    state = np.array([LOW + seeds[stream] for stream in order], np.int64)
-    running = np.searchsorted(-sizes[order], -np.arange(longest), side="left")
-    words = np.zeros((longest, count), np.uint16)
-    emitted = np.zeros((longest, count), np.bool_)
-    for step in range(longest):
-        lanes = int(running[step])
-        f, x = frequency_of[step, :lanes], state[:lanes]
+    steps = Steps(np.array([s.size for s in starts], np.int64))
+    start_of, frequency_of = np.empty(steps.items, np.int64), np.empty(steps.items, np.int64)
+    for lane, stream in enumerate(steps.order):
+        # The last symbol of each stream is encoded first.
+        places = steps.of_lane(lane)
+        start_of[places] = starts[stream][::-1]
+        frequency_of[places] = frequencies[stream][::-1]
+    state = np.array([LOW + seeds[stream] for stream in steps.order], np.int64)
+    words = np.empty(steps.items, np.uint16)
+    emitted = np.empty(steps.items, np.bool_)
+    for step in range(steps.count):
+        here = steps.at(step)
+        f = frequency_of[here]
+        x = state[: f.size]
         full = x >= f << _EMIT_FROM
-        words[step, :lanes] = x & 0xFFFF
-        emitted[step, :lanes] = full
+        words[here] = x & 0xFFFF
+        emitted[here] = full
         x = np.where(full, x >> 16, x)
         quotient = x // f
-        state[:lanes] = (quotient << TOTAL_BITS) + x - quotient * f + start_of[step, :lanes]
-    streams = [b""] * count
-    for lane, stream in enumerate(order):
+        state[: f.size] = (quotient << TOTAL_BITS) + x - quotient * f + start_of[here]
+    streams = [b""] * len(starts)
+    for lane, stream in enumerate(steps.order):
+        places = steps.of_lane(lane)
         # The word emitted last is the one the decoder needs first.
-        tail = words[:, lane][emitted[:, lane]][::-1]
+        tail = words[places][emitted[places]][::-1]
         streams[stream] = int(state[lane]).to_bytes(4, "little") + tail.astype("<u2").tobytes()
     return streams
 
