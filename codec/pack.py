@@ -52,7 +52,7 @@ class Pack:
     stored_files: tuple[memoryview, ...]
 
     @classmethod
-    def parse(cls, data: bytes, layout: Layout) -> Pack:
+    def parse(cls, data: bytes | memoryview, layout: Layout) -> Pack:
         """Parse a pack for weights of this structure.  Raises FormatError."""
         if len(data) < HEADER.size:
             raise FormatError(f"a pack has at least {HEADER.size} bytes, found {len(data)}")

@@ -1,17 +1,18 @@
 """The port every rollout engine stands behind: stage while serving, pause only to install.
 
-An engine makes tokens with one version at a time.  It is told a new version in two moves: `stage` does
-all the work that can be done while it still serves, `install` writes the changed words between
+An engine makes tokens with one version at a time.  It is told a new version in two moves: `stage`
+does all the work that can be done while it still serves, `install` writes the changed words between
 `pause` and `resume`.  Every implementation passes `tests.inference.engine_contract`.
 
 EngineError
-├── InstallFailed     the old version is back in place     the agent: keep the old label, try again
-└── EngineBroken      the weights are in an unknown state  the agent: stop serving, load the mirror anew
+├── InstallFailed       the old version is back in place   the agent: keep the old label, retry
+├── EngineBroken        the weights are no version at all  the agent: load the mirror anew
+└── RequestUnsupported  the model cannot run the request   the client: change the request
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from skerry.codec.tensors import TensorChanges
 
 
 class EngineError(Exception):
-    """Base of every error that an engine raises about its weights."""
+    """Base of every error that an engine raises; itself, that a request cannot go on."""
 
 
 class InstallFailed(EngineError):
@@ -30,6 +31,10 @@ class InstallFailed(EngineError):
 
 class EngineBroken(EngineError):
     """The engine's weights are no version at all; only `load` can help."""
+
+
+class RequestUnsupported(EngineError):
+    """The model cannot run this request, ever: it is too long, or has tokens of no meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +110,19 @@ class Engine(Protocol):
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Tokenize."""
+        """Tokenize.  Called in any thread, and in several at once: a long text takes a while."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn tokens into text."""
         ...
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[GeneratedToken]:
-        """Yield tokens as they are made.  Closing the iterator cancels the request."""
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+        """Yield tokens as they are made.  Closing the generator cancels the request.
+
+        Raises RequestUnsupported before the first token and never after it, EngineError if the
+        request must end early.
+        """
         ...
 
     async def close(self) -> None:

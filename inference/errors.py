@@ -11,7 +11,7 @@ RolloutError
 ├── Unreachable                no whole answer came back                 the operator: see the way
 └── AnswerInvalid              an answer breaks its own promises         the operator: distrust it
 
-EngineError (skerry.inference.engine)
+EngineError (the rest of the tree is in skerry.inference.engine)
 └── StillPaused                `resume` failed, over and over            the agent: reload it
 """
 

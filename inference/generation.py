@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import cast
 
 from skerry.inference.accepted import AcceptedVersions
 from skerry.inference.attribution import Span, spans_of
 from skerry.inference.config import ServerConfig
-from skerry.inference.engine import Engine, EngineError, GeneratedToken, GenerationRequest
+from skerry.inference.engine import Engine, EngineError, GenerationRequest, RequestUnsupported
 from skerry.inference.errors import (
     EngineUnavailable,
     RequestInvalid,
@@ -69,6 +68,7 @@ class Generation:
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
+        self._failure: RolloutError | None = None
         self.prompt_tokens = 0
         self.choices = [Choice() for _ in range(body.n)]
 
@@ -145,28 +145,25 @@ class Generation:
         await self._arrived.wait()
 
     async def _run(self) -> None:
-        failure: RolloutError | None = None
         try:
             async with self._gate.admit(self._accepted, self._wait_s) as ticket:
                 self._on_admitted(ticket.waited_s)
                 engine = self._engine = self._engines[ticket.engine]
-                prompt = self._prompt(engine)
+                prompt = await self._prompt(engine)
                 async with asyncio.TaskGroup() as group:
                     for index, choice in enumerate(self.choices):
                         group.create_task(self._make(choice, engine, self._request(prompt, index)))
         except RequestRevoked as revoked:
-            failure = self._unserved(WeightVersionNotReady, revoked)
+            self._failure = self._unserved(WeightVersionNotReady, revoked)
         if not self.output_tokens:
-            # Nothing was promised to the caller yet, so it can be told to come again.
-            raise failure or self._unserved(EngineUnavailable, "the engine made no token")
+            # Nothing was promised to the caller yet, so it can be told what to do instead.
+            raise self._failure or self._unserved(EngineUnavailable, "the engine made no token")
         for choice in self.choices:
             choice.finish_reason = choice.finish_reason or ABORT
 
     async def _make(self, choice: Choice, engine: Engine, request: GenerationRequest) -> None:
-        # The port's iterators can be closed, which is how a request is cancelled.
-        tokens = cast(AsyncGenerator[GeneratedToken, None], engine.generate(request))
         try:
-            async with aclosing(tokens):
+            async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
                     if not self._accepted.contains(token.version):
                         logger.error(
@@ -180,12 +177,17 @@ class Generation:
                     choice.versions.append(token.version)
                     choice.finish_reason = token.finish_reason
                     self._arrived.set()
+        except RequestUnsupported as error:
+            self._failure = RequestInvalid(str(error), status=422)
         except EngineError as error:
             logger.warning("a request ended early after %d tokens: %s", len(choice.tokens), error)
 
-    def _prompt(self, engine: Engine) -> tuple[int, ...]:
+    async def _prompt(self, engine: Engine) -> tuple[int, ...]:
         said = self._body.prompt
-        prompt = engine.encode(said) if isinstance(said, str) else tuple(said)
+        if isinstance(said, str):
+            prompt = await asyncio.to_thread(engine.encode, said)  # seconds for the longest bodies
+        else:
+            prompt = tuple(said)
         limit = self._config.max_prompt_tokens
         if not 1 <= len(prompt) <= limit:
             raise RequestInvalid(

@@ -52,10 +52,10 @@ class GateCollector(Collector):
 
 
 class Metrics:
-    """The counters of one server, and its text for Prometheus."""
+    """The counters of one server, and its text for Prometheus.  A registry takes only one."""
 
-    def __init__(self, gate: AdmissionGate) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, gate: AdmissionGate, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
         self.registry.register(GateCollector(gate))
         self._requests = Counter(
             "skerry_requests",

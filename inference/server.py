@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.exceptions import HTTPException
 
 from skerry.inference.answers import streamed_answer, whole_answer
@@ -43,14 +43,19 @@ def create_app(
     status: Callable[[], Mapping[str, object]] = dict,
     *,
     config: ServerConfig | None = None,
+    registry: CollectorRegistry | None = None,
+    ready: Callable[[], bool] | None = None,
 ) -> FastAPI:
-    """Build the application.  `status` adds what the agent knows to `/status`; it must not block.
+    """Build the application.
 
-    Raises ValueError if gate and server do not know the same engines.
+    `status` adds what the agent knows to `/status`; it must not block.  `registry` is what
+    `/metrics` shows, with the server's own added.  `ready` decides `/ready`, which without it tells
+    whether some version is served.  Raises ValueError if gate and server do not know the same
+    engines.
     """
     if set(engines) != set(gate.view()):
         raise ValueError(f"expected engines {sorted(gate.view())}, found {sorted(engines)}")
-    service = _Service(gate, engines, status, config or ServerConfig())
+    service = _Service(gate, engines, status, config or ServerConfig(), registry, ready)
     app = FastAPI(title="skerry island", openapi_url=None)
     app.add_api_route("/v1/completions", service.completions, methods=["POST"])
     app.add_api_route("/v1/models", service.models, methods=["GET"])
@@ -71,23 +76,25 @@ class _Service:
         engines: Mapping[str, Engine],
         status: Callable[[], Mapping[str, object]],
         config: ServerConfig,
+        registry: CollectorRegistry | None,
+        ready: Callable[[], bool] | None,
     ) -> None:
         self._gate = gate
         self._engines = engines
         self._status = status
         self._config = config
-        self._metrics = Metrics(gate)
+        self._ready = ready or self._serves
+        self._metrics = Metrics(gate, registry)
 
     async def health(self) -> Response:
         """Tell that the process is alive; it says nothing about versions."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self) -> Response:
-        """Tell whether some request could be served now."""
+        """Tell whether the island does its work now."""
+        ready = self._ready()
         served = [str(version) for version in self._gate.served()]
-        return JSONResponse(
-            {"ready": bool(served), "served": served}, status_code=200 if served else 503
-        )
+        return JSONResponse({"ready": ready, "served": served}, status_code=200 if ready else 503)
 
     async def status(self) -> Response:
         known = self._gate.known
@@ -134,6 +141,9 @@ class _Service:
         finally:
             if generation is not None and not handed_over:
                 await generation.close()
+
+    def _serves(self) -> bool:
+        return bool(self._gate.served())
 
     async def _generation(self, request: Request) -> Generation:
         """Read and check the whole request, then start it."""

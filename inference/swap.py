@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skerry.inference.config import GateConfig
-from skerry.inference.engine import EngineBroken, EngineError, InstallFailed
+from skerry.inference.engine import EngineBroken, InstallFailed
 from skerry.inference.errors import StillPaused
 from skerry.inference.slot import Slot
 
@@ -97,8 +97,8 @@ class Swap:
         except EngineBroken as error:
             self.outcome, slot.error = "broken", str(error)
             raise
-        except EngineError as error:
-            slot.error = str(error)
+        except Exception as error:  # a foreign engine's; only `outcome` says what it means
+            slot.error = repr(error)
             raise
         self.outcome, slot.error = "installed", None
 
@@ -114,11 +114,15 @@ class Swap:
     async def _resume(self) -> None:
         """Resume, also while being cancelled: a paused engine would hang everybody."""
         resuming = asyncio.create_task(self._resume_until())
-        try:
-            await asyncio.shield(resuming)
-        except asyncio.CancelledError:
-            await resuming
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not resuming.done():
+            try:
+                await asyncio.wait({resuming})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled from resuming.exception()
+        resuming.result()
 
     async def _resume_until(self) -> None:
         slot, backoff_s = self.slot, self.config.resume_backoff_s

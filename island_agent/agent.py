@@ -60,6 +60,7 @@ class Agent:
             status=self.state,
             drain_s=config.drain_s,
             verify=config.verify_engines,
+            audit=config.audit_engines,
         )
         self._hook = hook
         self._target = config.target

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from skerry.codec.digest import Bytes, digest_bytes, leaf_digests
-from skerry.codec.errors import ResultMismatch
+from skerry.codec.errors import FormatError, ResultMismatch
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges, TensorSpec
@@ -27,6 +27,8 @@ from skerry.island_agent.files import (
     tree_files,
     write_atomically,
 )
+
+_NAME_BYTES = 255  # of one part of a path, on every usual file system
 
 
 class Checkpoint:
@@ -59,15 +61,24 @@ class Checkpoint:
                 mapped[: header.size] = header
 
     def write_side_files(self, contents: Mapping[str, bytes | None], *, scratch: Path) -> None:
-        """Replace or remove (None) whole side files.  Idempotent."""
+        """Replace or remove (None) whole side files.  Idempotent.  Raises MirrorDamaged.
+
+        Removals come first: a directory's place may be taken by a file, and the other way round.
+        """
+        gone = [name for name, content in contents.items() if content is None]
+        for path in map(self._path, gone):
+            remove(path)
+            _remove_empty_parents(path, self.directory)
         for name, content in contents.items():
-            path = self.directory / name
-            if content is None:
-                remove(path)
-                _remove_empty_parents(path, self.directory)
-            else:
+            if content is not None:
+                path = self._path(name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, content, scratch=scratch)
+
+    def side_file(self, name: str) -> bytes | None:
+        """Return a side file's content; None if there is no such plain file."""
+        path = self._path(name)
+        return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
     def sync(self) -> None:
         """Make every word and every name that was written durable.
@@ -99,16 +110,21 @@ class Checkpoint:
                 found.append(f"{side.name}: content differs")
         return found
 
+    def _path(self, name: str) -> Path:
+        """Return where a file of the layout lies.  Raises MirrorDamaged if a link leads there."""
+        path = self.directory / name
+        if any(parent.is_symlink() for parent in path.parents[: name.count("/")]):
+            raise MirrorDamaged(f"{name}: below a link, expected a directory")
+        return path
+
     def _map(self, shard: Shard) -> mmap.mmap:
+        path = self._path(shard.name)
+        if path.is_symlink():
+            raise MirrorDamaged(f"{shard.name}: a link, expected a file")
+        if not path.is_file():
+            raise MirrorDamaged(f"{shard.name}: missing")
         flags = os.O_RDWR if self._writable else os.O_RDONLY
-        try:
-            fd = os.open(self.directory / shard.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise MirrorDamaged(f"{shard.name}: missing") from error
-        except OSError as error:
-            if (self.directory / shard.name).is_symlink():
-                raise MirrorDamaged(f"{shard.name}: a link, expected a file") from error
-            raise
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
             if size != shard.size:
@@ -152,7 +168,7 @@ def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[
     """Return the side files that lead from `old` to `new`: content, or None for a removed one.
 
     Of several packs that carry one, the last counts.  Raises ResultMismatch if none does, or the
-    content is not what `new` says; FormatError if it is damaged.
+    content is not what `new` says; FormatError if it is damaged or no file can have its name.
     """
     before = {side.name: side.digest for side in old.side_files}
     after = {side.name for side in new.side_files}
@@ -160,6 +176,8 @@ def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[
     for side in new.side_files:
         if before.get(side.name) == side.digest:
             continue
+        if any(len(part.encode()) > _NAME_BYTES for part in side.name.split("/")):
+            raise FormatError(f"file name {side.name!r:.120} is too long for a file system")
         carriers = [pack for pack in packs if side.name in pack.files]
         content = carriers[-1].file(side.name, side.size) if carriers else None
         found = "nothing in the packs" if content is None else digest_bytes(content)
@@ -171,6 +189,6 @@ def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[
 
 def _remove_empty_parents(path: Path, root: Path) -> None:
     for parent in path.parents:
-        if parent == root or (parent.is_dir() and any(parent.iterdir())):
+        if parent == root or parent.is_file() or (parent.is_dir() and any(parent.iterdir())):
             return
         remove(parent)

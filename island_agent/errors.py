@@ -5,6 +5,7 @@ IslandError
 ├── MirrorDamaged          its bytes are not the version it claims     the agent: anchors anew
 ├── JournalInvalid         a torn or foreign install record            the agent: discards it
 ├── RunMismatch            the log belongs to another run              the operator
+├── RunUnknown             files, and no marker that says of which run the operator: may they go?
 ├── LogBehind              the log shows less than the island holds    nobody: waits for the log
 ├── TargetRefused          the wanted version is no target             the operator
 ├── ChainRefused           the log's chain contradicts itself          the publisher
@@ -52,6 +53,12 @@ class JournalInvalid(IslandError):
 
 class RunMismatch(IslandError):
     """The log belongs to another run than the mirror."""
+
+    acts = "the operator"
+
+
+class RunUnknown(IslandError):
+    """The mirror holds files, and no readable marker says which run they belong to."""
 
     acts = "the operator"
 

@@ -33,7 +33,11 @@ _DIGEST_ATTEMPTS = 2  # a part kept from an earlier run may be damaged; a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchConfig:
-    """How to read from the store: `attempts` per range, pauses from `backoff_s` on, doubling."""
+    """How to read from the store: `attempts` per range, pauses from `backoff_s` on, doubling.
+
+    `parallel` ranges are read at one time, of at most as many objects, each of which may hold as
+    many ranges that wait for an earlier one: memory for `range_bytes * parallel**2`, 128 MiB.
+    """
 
     range_bytes: int = 8 * 1024 * 1024
     parallel: int = 4

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from skerry.codec.digest import DigestStream, digest_bytes
 from skerry.codec.errors import FormatError
 
-_BLOCK_BYTES = 8 * 1024 * 1024
+TEMPORARY = ".new"  # how the names of files end that nothing refers to yet
+
+_BLOCK_BYTES = 1024 * 1024
 _SEAL_BYTES = 66
 
 
@@ -31,9 +34,10 @@ def sync_tree(directory: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:
     """Replace `path` with `data`: after a crash it holds the old bytes or the new ones.
 
-    The temporary file lies in `scratch`, a directory of the same file system (default: beside).
+    The temporary file lies in `scratch`, a directory of the same file system (default: beside);
+    its name is short whatever the length of `path`'s.
     """
-    temporary = (scratch or path.parent) / f".{path.name}.new"
+    temporary = (scratch or path.parent) / f".{digest_bytes(path.name.encode())[:16]}{TEMPORARY}"
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -53,11 +57,12 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a tree; nothing to remove is fine."""
+    """Remove a file or a tree; nothing to remove, or a file in place of its parent, is fine."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
     if path.parent.is_dir():
         sync_directory(path.parent)
 

@@ -65,9 +65,17 @@ class Fleet:
         """Name the engines that do not serve what the mirror holds."""
         return [n for n, view in self.gate.view().items() if view.version != held.version]
 
-    async def close(self) -> None:
-        """Leave no engine paused."""
-        await self.wake()
+    def disown(self) -> None:
+        """Take the label from every engine that says itself that it makes tokens with another one.
+
+        It was restarted, or broke, without the agent's doing.
+        """
+        for name, view in self.gate.view().items():
+            own = self.engines[name].version
+            if view.version is not None and view.target is None and own != view.version:
+                problem = f"engine {name} says that it serves {own}, expected {view.version}"
+                logger.warning("label taken back: %s", problem)
+                self.gate.set_served(name, None, error=problem)
 
     def observe(self) -> None:
         """Copy what the gate says into the status."""

@@ -7,6 +7,8 @@ harmless; `undo` is its mirror image.  The order of steps is stated in `hooks`.
 from __future__ import annotations
 
 import logging
+import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.checkpoint import Checkpoint, changed_side_files
 from skerry.island_agent.errors import MirrorDamaged
+from skerry.island_agent.files import remove
 from skerry.island_agent.hooks import TENSOR_DECODED, TENSOR_WRITTEN, Hook
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.journal_writer import JournalWriter
@@ -31,16 +34,26 @@ logger = logging.getLogger(__name__)
 def load_packs(steps: Sequence[PatchStep], spool: Path, layout: Layout) -> tuple[Pack, ...]:
     """Parse the spooled packs of consecutive steps, each checked to start where the last one ended.
 
-    Raises BaseMismatch, or FormatError.
+    Packs stay in their files and are mapped, so a chain of any length takes memory for its indexes
+    alone.  Raises BaseMismatch, or FormatError.
     """
     packs = []
     for step in steps:
         for ref in step.packs:
-            pack = Pack.parse((spool / ref.digest).read_bytes(), layout)
+            pack = Pack.parse(_mapped(spool / ref.digest), layout)
             if pack.base != step.base:
                 raise BaseMismatch(expected=pack.base, found=step.base)
             packs.append(pack)
     return tuple(packs)
+
+
+def _mapped(path: Path) -> memoryview:
+    """Return a file's content as a view that takes no memory."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return memoryview(mapped)
 
 
 def stage(
@@ -56,7 +69,9 @@ def stage(
 ) -> Journal:
     """Decode `packs` against the mirror and make the install record durable (steps 2 and 3).
 
-    Raises BaseMismatch, StructureMismatch, ResultMismatch or FormatError; then nothing has changed.
+    Memory: a copy of one group of tensors (128 MiB, or one larger tensor), its changes, and side
+    files.  Raises BaseMismatch, StructureMismatch, ResultMismatch or FormatError; then nothing has
+    changed.
     """
     origin = marker.held
     assert origin is not None
@@ -76,8 +91,7 @@ def stage(
         result = weights.replace(leaves)
         check_result(result, target)
         for name, content in changed_side_files(checkpoint.layout, layout, packs).items():
-            old = checkpoint.directory / name
-            writer.add_file(name, old.read_bytes() if old.exists() else None, content)
+            writer.add_file(name, checkpoint.side_file(name), content)
         state.put(target, layout, result)
         hook("decoded")
         writer.finish()
@@ -114,7 +128,10 @@ def redo(
 
 
 def undo(state: State, checkpoint: Checkpoint, journal: Journal) -> None:
-    """Put the old words back; if they are not what they were, say that nothing sound is held."""
+    """Put the old words back; if they are not what they were, say that nothing sound is held.
+
+    The marker is written before the record goes: a reader in between must see either of them.
+    """
     for changes in journal.changes:
         checkpoint.write_words(changes, backward=True)
     checkpoint.write_headers(state.layout(journal.origin.layout))
@@ -123,7 +140,7 @@ def undo(state: State, checkpoint: Checkpoint, journal: Journal) -> None:
     found = state.weights(journal.origin).replace(hash_leaves(checkpoint, journal))
     sound = found.version() == journal.origin.weights
     state.set_marker(Marker(run=journal.run, held=journal.origin if sound else None))
-    state.places.install_record.unlink(missing_ok=True)
+    remove(state.places.install_record)
     logger.warning("install undone version=%d sound=%s", journal.origin.version, sound)
 
 

@@ -90,6 +90,11 @@ class Journal:
         """The changed words of every tensor, one tensor in memory at a time."""
         return self._changes
 
+    @property
+    def changed(self) -> int:
+        """How many words change."""
+        return sum(item.positions.size for item in self._changes.stored)
+
     def _parse(self, specs: Mapping[str, TensorSpec]) -> None:
         footer, end = self._footer()
         check_fields(footer, "footer", "run", "from", "to", "tensors", "files")
@@ -216,14 +221,14 @@ class _Changes(Sequence[TensorChanges]):
     """The changes of every tensor; positions are widened when one is asked for."""
 
     def __init__(self, stored: Sequence[_Stored]) -> None:
-        self._stored = stored
+        self.stored = stored
 
     @property
     def specs(self) -> Sequence[TensorSpec]:
-        return [item.spec for item in self._stored]
+        return [item.spec for item in self.stored]
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self.stored)
 
     @overload
     def __getitem__(self, index: int) -> TensorChanges: ...
@@ -231,8 +236,8 @@ class _Changes(Sequence[TensorChanges]):
     def __getitem__(self, index: slice) -> Sequence[TensorChanges]: ...
     def __getitem__(self, index: int | slice) -> TensorChanges | Sequence[TensorChanges]:
         if isinstance(index, slice):
-            return _Changes(self._stored[index])
-        item = self._stored[index]
+            return _Changes(self.stored[index])
+        item = self.stored[index]
         positions = item.positions.astype(np.int64)
         return TensorChanges(spec=item.spec, positions=positions, old=item.old, new=item.new)
 

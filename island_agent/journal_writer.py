@@ -15,7 +15,7 @@ import numpy.typing as npt
 from skerry.codec.digest import Digest, DigestStream
 from skerry.codec.strict_json import canonical
 from skerry.codec.tensors import TensorChanges
-from skerry.island_agent.files import rename
+from skerry.island_agent.files import TEMPORARY, rename
 from skerry.island_agent.journal import ALIGNMENT, FORMAT, MAGIC, position_type
 from skerry.island_agent.marker import Held
 
@@ -25,7 +25,7 @@ class JournalWriter:
 
     def __init__(self, path: Path, *, run: Digest, origin: Held, target: Held) -> None:
         self._path = path
-        self._temporary = path.with_suffix(".new")
+        self._temporary = path.with_suffix(TEMPORARY)
         self._file: BinaryIO = self._temporary.open("wb")
         self._stream = DigestStream()
         self._tensors: list[list[object]] = []

@@ -16,7 +16,7 @@ from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent import install, swap
 from skerry.island_agent.checkpoint import Checkpoint, weight_differences
-from skerry.island_agent.errors import JournalInvalid, MirrorDamaged, RunMismatch
+from skerry.island_agent.errors import JournalInvalid, MirrorDamaged, RunMismatch, RunUnknown
 from skerry.island_agent.files import remove, tree_files
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.journal import Journal
@@ -61,7 +61,10 @@ class Mirror:
 
     @property
     def directory(self) -> Path:
-        """The plain directory that any engine can load while `held` is not None."""
+        """The plain directory that any engine can load while `held` is not None.
+
+        In this process, and between passes: `reading` says how another process reads it.
+        """
         return self.places.mirror
 
     @property
@@ -77,8 +80,17 @@ class Mirror:
         return None if self.held is None else self.held.version
 
     def bind(self, run: Digest) -> None:
-        """Follow `run` from now on.  Raises RunMismatch if the mirror follows another one."""
+        """Follow `run` from now on.
+
+        Raises RunMismatch if the mirror follows another one, RunUnknown if it follows one and no
+        marker says which.
+        """
         if self._marker is None:
+            if tree_files(self.directory):
+                raise RunUnknown(
+                    f"{self.directory} holds files and {self.damage or 'no marker'}: remove it if "
+                    f"it may be replaced by run {run}"
+                )
             self._set_marker(Marker(run=run, held=None))
         elif self._marker.run != run:
             raise RunMismatch(
@@ -100,9 +112,10 @@ class Mirror:
         except MirrorDamaged as error:
             self.condemn(str(error))
             suspect = False
-        self._unsettled = False
         if suspect and self.held is not None:
             self.check()
+        self.acknowledge()  # only now: until here a crash must find the record again
+        self._unsettled = False
 
     def check(self) -> list[str]:
         """Compare every byte with what the marker names; condemn the mirror if any differs.
@@ -116,13 +129,18 @@ class Mirror:
         return found
 
     def condemn(self, reason: str) -> None:
-        """Say, durably, that nothing sound is held: the next install starts from a full version."""
+        """Say, durably, that nothing sound is held: the next install starts from a full version.
+
+        The marker is written before the record goes, or a crash in between would leave half written
+        words below a marker that names a version.
+        """
         self.damage = reason
         logger.error("mirror condemned version=%s reason=%s", self.version, reason)
-        self.acknowledge()
         self._checkpoint = self._weights = None
         if self._marker is not None:
-            self._set_marker(Marker(run=self._marker.run, held=None))
+            self._marker = Marker(run=self._marker.run, held=None)  # even if it cannot be written
+            self._state.set_marker(self._marker)
+        self.acknowledge()
 
     def stage(self, packs: Sequence[Pack], target: Held, layout: Layout) -> Journal:
         """Decode, check, and record an install; not a byte of the mirror changes.
@@ -199,27 +217,21 @@ class Mirror:
             self._checkpoint = Checkpoint(self.places.mirror, layout, writable=True)
 
     def _finish_install(self) -> bool:
-        """Redo a durable record, drop any other; say whether the mirror needs a look."""
+        """Redo a durable record that is about what is held; say whether the mirror needs a look."""
         record = self.places.install_record
-        if not record.exists():
-            return False
-        if self.held is None or self._marker is None or self._checkpoint is None:
-            self.acknowledge()
+        if self._marker is None or self._checkpoint is None or not record.exists():
             return False
         try:
             journal = Journal.open(record, self._checkpoint.layout)
         except JournalInvalid as error:
             logger.warning("install record discarded: %s", error)
-            self.acknowledge()
             return True
         if journal.run == self._marker.run and journal.origin == self.held:
             logger.info("install resumed version=%d", journal.target.version)
             layout = self._state.layout(journal.target.layout)
             install.redo(self._state, self._checkpoint, journal, layout, hook=self._hook)
             self._load()
-            self.acknowledge()
             return False
-        self.acknowledge()
         return journal.target != self.held
 
     def _remove_strays(self) -> None:

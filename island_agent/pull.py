@@ -140,7 +140,7 @@ def _known_leaves(reader: BulletinReader, commit: Commit) -> Leaves:
 
 
 def _rebuilt_leaves(reader: BulletinReader, commit: Commit, scratch: Path) -> Leaves:
-    rebuilt = scratch / f"version-{commit.version}"
+    rebuilt = scratch / f".version-{commit.version}.rebuilt"
     pull(reader, rebuilt, commit.version)
     try:
         layout = reader.layout(commit.layout)
@@ -189,7 +189,17 @@ def _workplace(target: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise MirrorBusy(f"{work}: another pull is at work") from error
+        if not _is_open(lock, work / "lock"):
+            raise MirrorBusy(f"{work}: another pull ended just now, removing what was locked")
         yield work
         remove(work)
     finally:
         os.close(lock)
+
+
+def _is_open(fd: int, path: Path) -> bool:
+    """Say whether the open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

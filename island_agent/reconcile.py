@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from skerry.bulletin.errors import NoPath
 from skerry.bulletin.reader import BulletinReader
+from skerry.codec.digest import Digest
 from skerry.codec.errors import CodecError
 from skerry.inference.decision import KnownVersions
 from skerry.inference.engine import WeightUpdate
@@ -62,6 +63,7 @@ class Reconciler:
     watch: StopWatch = field(default_factory=StopWatch)
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
+    _refused: list[frozenset[Digest]] = field(default_factory=list)  # packs that fail together
 
     async def step(self) -> bool:
         """Make one pass; say whether anything moved.
@@ -86,6 +88,7 @@ class Reconciler:
             await self._learn(route, error)
             raise
         self._distrust = 0
+        self._refused.clear()
         self.status.last_error = self.status.last_error if self._ailing() else None
         return True
 
@@ -112,7 +115,7 @@ class Reconciler:
         state = self.reader.state
         if not state.records:
             return
-        self.mirror.bind(state.records[0].digest)
+        await self._do(self.mirror.bind, state.records[0].digest)
         newest = state.newest
         self.status.run = self.mirror.run
         self.status.newest = None if newest is None else newest.version
@@ -138,6 +141,7 @@ class Reconciler:
 
     async def _load_engines(self) -> bool:
         """Serve what is held before asking anything of the bulletin, which may be out of reach."""
+        self.fleet.disown()
         self._observe_mirror()
         held = self.mirror.held
         behind = [] if held is None else self.fleet.behind(held)
@@ -154,26 +158,50 @@ class Reconciler:
         state, have = self.reader.state, self.mirror.version
         if self._distrust >= _PATIENCE and have is not None:
             try:
-                return plan.route(state, have=None, want=want)
+                anew = plan.route(state, have=None, want=want)
             except NoPath:
-                self._distrust = 0
+                anew = None
+            if anew is not None and not self._is_refused(anew):
+                return anew
+            self._distrust = 0
         try:
-            return plan.route(state, have=have, want=want)
+            route = plan.route(state, have=have, want=want)
         except NoPath:
             if self.target.version is not None:
                 raise
             return plan.nearest(state, have=have, want=want)
+        idle = have is None and not self.fleet.gate.served()
+        if idle and route.anchor is not None and self._is_refused(route):
+            return plan.route(state, have=None, want=route.anchor.held.version)
+        return route
+
+    def _is_refused(self, route: Route) -> bool:
+        """Say whether all packs of a route whose content failed are on this one.
+
+        A full version is not fetched again, pass after pass, only to fail at the same pack.
+        """
+        packs = _digests(route)
+        return any(refused <= packs for refused in self._refused)
+
+    def _refuse(self, route: Route) -> None:
+        if route.packs and not self._is_refused(route):
+            self._refused.append(_digests(route))
 
     async def _learn(self, route: Route, error: Exception) -> None:
         """After a failure: is the mirror sound, and is the route worth another try?"""
+        content = isinstance(error, CodecError | ObjectCorrupt)
         if route.anchor is not None:
             self._distrust = 0
+            if content:
+                self._refuse(route)
             return
         self._distrust += 1 if isinstance(error, ObjectUnavailable) else _PATIENCE
         if isinstance(error, CodecError | MirrorDamaged) and self.mirror.held is not None:
             await self._do(self.mirror.settle)
             if self.mirror.held is not None:
                 await self._do(self.mirror.check)
+        if content and self.mirror.held is not None:  # so the mirror was not at fault
+            self._refuse(route)
 
     async def _install(self, route: Route) -> None:
         base, read = self.mirror.version, self.fetcher.progress.bytes_read
@@ -192,7 +220,7 @@ class Reconciler:
             await self._do(self.mirror.apply, journal)
             self._observe_mirror()
             pause_s = await self._update_engines(journal)
-            changed = sum(changes.positions.size for changes in journal.changes)
+            changed = journal.changed
         else:
             await self._do(self._swap, route)
             self.status.phase = "installing"
@@ -264,3 +292,7 @@ class Reconciler:
         self.mirror.acknowledge()
         self.fetcher.release()
         remove(self.mirror.places.incoming)  # what an interrupted full left: not needed any more
+
+
+def _digests(route: Route) -> frozenset[Digest]:
+    return frozenset(ref.digest for ref in route.packs)

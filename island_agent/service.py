@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 from skerry.inference.config import ServerConfig
 from skerry.island_agent.agent import Agent
+from skerry.island_agent.status import IslandStatus
 
 try:
     import uvicorn
-    from fastapi import FastAPI, Response
-    from fastapi.responses import JSONResponse
-    from fastapi.routing import APIRoute
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from fastapi import FastAPI
+    from prometheus_client import CollectorRegistry
 
     from skerry.inference.server import create_app
     from skerry.island_agent.metrics import IslandCollector
@@ -49,31 +48,24 @@ def build_app(
 ) -> FastAPI:
     """Return the island's application: requests through the gate, and the agent's own state.
 
-    The island's metrics are added to `registry` and to `/metrics`.  An island without engines is
-    ready when its mirror holds a version.
+    `/metrics` shows `registry`, with the gate's and the island's own metrics added.  An island
+    without engines is ready when its mirror holds a version.
     """
-    own = registry or CollectorRegistry()
-    IslandCollector(lambda: agent.state).register(own)
-    app = create_app(agent.gate, agent.engines, agent.status, config=server)
-    gate_metrics = _take_route(app, "/metrics").endpoint
 
-    async def metrics() -> Response:
-        agent.status()
-        body = (await gate_metrics()).body + generate_latest(own)
-        return Response(body, media_type=CONTENT_TYPE_LATEST)
+    def observed() -> IslandStatus:
+        agent.status()  # takes over what the gate says of each engine
+        return agent.state
 
-    app.add_api_route("/metrics", metrics, methods=["GET"])
-    if not agent.engines:
-        _take_route(app, "/ready")
-
-        async def ready() -> Response:
-            held = agent.state.version
-            return JSONResponse(
-                {"ready": agent.ready, "held": held}, status_code=200 if agent.ready else 503
-            )
-
-        app.add_api_route("/ready", ready, methods=["GET"])
-    return app
+    registry = registry or CollectorRegistry()
+    IslandCollector(observed).register(registry)
+    return create_app(
+        agent.gate,
+        agent.engines,
+        agent.status,
+        config=server,
+        registry=registry,
+        ready=lambda: agent.ready,
+    )
 
 
 async def serve(
@@ -134,12 +126,3 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
-
-
-def _take_route(app: FastAPI, path: str) -> APIRoute:
-    """Remove and return the route at `path`, to be replaced by one that knows the agent."""
-    for route in app.router.routes:
-        if isinstance(route, APIRoute) and route.path == path:
-            app.router.routes.remove(route)
-            return route
-    raise LookupError(path)

@@ -7,7 +7,7 @@
     DIR/state/             lock, marker, layouts/<digest>, weights/<digest>
 
 Layouts and leaf digests are written before the marker names them and removed after it no longer
-does.
+does.  Other processes read the mirror as `reading` says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from skerry.codec.errors import FormatError
 from skerry.codec.layout import Layout
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.errors import MirrorBusy, MirrorDamaged
-from skerry.island_agent.files import remove, seal, unseal, write_atomically
+from skerry.island_agent.files import (
+    TEMPORARY,
+    remove,
+    seal,
+    sync_directory,
+    unseal,
+    write_atomically,
+)
 from skerry.island_agent.marker import Held, Marker
 
 
@@ -53,6 +60,10 @@ class Places:
         return self.root / "state"
 
     @property
+    def marker(self) -> Path:
+        return self.state / "marker"
+
+    @property
     def install_record(self) -> Path:
         return self.root / "journal" / "install"
 
@@ -61,9 +72,18 @@ class Places:
         return self.root / "journal" / "swap"
 
     def create(self) -> None:
+        """Make the directories; their names below `root` are durable."""
         for path in (self.spool, self.state / "layouts", self.state / "weights"):
             path.mkdir(parents=True, exist_ok=True)
         self.install_record.parent.mkdir(exist_ok=True)
+        for path in (self.state, self.root):
+            sync_directory(path)
+
+    def drop_temporaries(self) -> None:
+        """Remove what a crash left half written: nothing refers to it."""
+        for folder in (self.state, self.install_record.parent):
+            for path in folder.rglob(f"*{TEMPORARY}"):
+                path.unlink()
 
 
 class State:
@@ -81,6 +101,7 @@ class State:
         except BlockingIOError as error:
             os.close(self._lock)
             raise MirrorBusy(f"{places.root}: another process holds this directory") from error
+        places.drop_temporaries()
 
     def close(self) -> None:
         """Release the lock.  Idempotent."""
@@ -91,7 +112,7 @@ class State:
     def marker(self) -> Marker | None:
         """Return the marker; None before the first one.  Raises MirrorDamaged."""
         try:
-            return Marker.from_bytes((self.places.state / "marker").read_bytes())
+            return Marker.from_bytes(self.places.marker.read_bytes())
         except FileNotFoundError:
             return None
         except FormatError as error:
@@ -99,7 +120,7 @@ class State:
 
     def set_marker(self, marker: Marker) -> None:
         """Move the marker atomically, then drop the layouts and leaf digests of other versions."""
-        write_atomically(self.places.state / "marker", marker.to_bytes())
+        write_atomically(self.places.marker, marker.to_bytes())
         held = marker.held
         layout, weights = (None, None) if held is None else (held.layout, held.weights)
         self._layouts = {d: kept for d, kept in self._layouts.items() if d == layout}

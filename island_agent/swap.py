@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 def swap_in(state: State, marker: Marker, *, hook: Hook) -> None:
     """Put the assembled directory in the mirror's place; its layout and leaf digests are stored."""
-    remove(state.places.outgoing)
+    remove(state.places.outgoing)  # and make the incoming directory's name durable, beside it
     state.places.install_record.unlink(missing_ok=True)
     write_atomically(state.places.swap_intent, marker.to_bytes())
     hook("swap-intended")

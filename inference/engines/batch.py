@@ -7,13 +7,20 @@ request reads the keys of another one, so there is no prefix cache to flush.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from skerry.inference.engine import EngineError, GeneratedToken, GenerationRequest
+from skerry.inference.engine import (
+    EngineError,
+    GeneratedToken,
+    GenerationRequest,
+    RequestUnsupported,
+)
 from skerry.inference.engines.sampling import Sampler
+from skerry.inference.models.config import LlamaConfig
 from skerry.inference.models.kv import KvCache
 from skerry.inference.models.llama import Llama
 
@@ -53,7 +60,15 @@ class Batch:
 
     @torch.inference_mode()
     def start(self, ticket: Ticket, version: int) -> None:
-        """Read the prompt of `ticket` and make its first token."""
+        """Read the prompt of `ticket` and make its first token, or tell it why there is none.
+
+        Checked here and not on arrival, because only here it is certain which model will run it.
+        """
+        try:
+            _check(ticket.request, self._model.config)
+        except RequestUnsupported as error:
+            ticket.deliver(error)
+            return
         row = self._cache.add()
         self._running.append(ticket)
         prompt = torch.tensor([ticket.request.prompt])
@@ -108,3 +123,18 @@ class Batch:
             last = self._running.pop()  # mirrors how the cache stays dense
             if last is not ticket:
                 self._running[row] = last
+
+
+def _check(request: GenerationRequest, config: LlamaConfig) -> None:
+    """Raise RequestUnsupported for a request that the model cannot run."""
+    if not request.prompt or request.max_tokens < 1:
+        raise RequestUnsupported("a request needs at least one prompt token and one new token")
+    if not all(0 <= token < config.vocab_size for token in request.prompt):
+        raise RequestUnsupported(f"prompt tokens must be in 0..{config.vocab_size - 1}")
+    if len(request.prompt) + request.max_tokens > config.context:
+        raise RequestUnsupported(
+            f"{len(request.prompt)} prompt and {request.max_tokens} new tokens exceed the "
+            f"context of {config.context}"
+        )
+    if not math.isfinite(request.temperature) or request.temperature < 0:
+        raise RequestUnsupported(f"temperature: expected 0 or more, found {request.temperature}")

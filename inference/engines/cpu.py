@@ -8,7 +8,6 @@ on over the keys and values that they have.  Closing the iterator of `generate` 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
@@ -84,13 +83,7 @@ class CpuEngine:
         """Turn tokens into text, without the special ones."""
         return str(self._tokens().decode(list(tokens), skip_special_tokens=True))
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken]:
-        """Yield tokens as they are made.
-
-        Raises ValueError for a request that the model cannot run, EngineError if it must end early.
-        """
-        if self._worker.model is not None:
-            check_request(request, self._worker.model)
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[GeneratedToken | EngineError] = asyncio.Queue()
 
@@ -158,22 +151,6 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     """Return the bytes of a contiguous tensor, without a copy."""
     data: Bytes = tensor.detach().view(-1).view(torch.uint8).numpy()
     return data
-
-
-def check_request(request: GenerationRequest, model: Llama) -> None:
-    """Raise ValueError for a request that the model cannot run."""
-    config = model.config
-    if not request.prompt or request.max_tokens < 1:
-        raise ValueError("a request needs at least one prompt token and one new token")
-    if not all(0 <= token < config.vocab_size for token in request.prompt):
-        raise ValueError(f"prompt tokens must be in 0..{config.vocab_size - 1}")
-    if len(request.prompt) + request.max_tokens > config.context:
-        raise ValueError(
-            f"{len(request.prompt)} prompt and {request.max_tokens} new tokens exceed the "
-            f"context of {config.context}"
-        )
-    if not math.isfinite(request.temperature) or request.temperature < 0:
-        raise ValueError(f"temperature: expected 0 or more, found {request.temperature}")
 
 
 def _name(update: WeightUpdate) -> tuple[int, int, Digest]:

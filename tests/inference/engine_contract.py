@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from skerry.inference.engine import (
     GeneratedToken,
     GenerationRequest,
     InstallFailed,
+    RequestUnsupported,
     WeightUpdate,
 )
 from tests.inference.checkpoints import digest_of, read_checkpoint, update_between
@@ -262,6 +262,29 @@ class EngineContract:
 
         _run(world, body)
 
+    def test_a_request_that_the_model_cannot_run_is_refused_before_its_first_token(
+        self, world: EngineWorld
+    ) -> None:
+        async def body(engine: Engine) -> None:
+            for prompt, max_tokens in (((), 1), ((1,), 0), ((1, 2**31 - 1), 1), ((1,), 2**31)):
+                request = GenerationRequest(prompt=prompt, max_tokens=max_tokens)
+                with pytest.raises(RequestUnsupported):
+                    await anext(engine.generate(request))
+            assert engine.version == OLD
+            assert len(await _generate(engine, world, max_tokens=3)) == 3
+
+        _run(world, body)
+
+    def test_texts_can_be_encoded_in_threads_side_by_side(self, world: EngineWorld) -> None:
+        async def body(engine: Engine) -> None:
+            expected = engine.encode(world.text)
+            found = await asyncio.gather(
+                *(asyncio.to_thread(engine.encode, world.text) for _ in range(8))
+            )
+            assert found == [expected] * 8
+
+        _run(world, body)
+
     def test_the_two_versions_can_be_told_apart(self, world: EngineWorld) -> None:
         """A check of the world itself: tests above prove little if the versions act alike."""
         assert world.update.changes
@@ -314,7 +337,7 @@ def _open(
         seed=seed,
         ignore_eos=True,
     )
-    return cast(AsyncGenerator[GeneratedToken, None], engine.generate(request))
+    return engine.generate(request)
 
 
 async def _generate(

@@ -7,6 +7,7 @@ Its token at a position is a function of the hash of its weights, so that every 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from skerry.inference.engine import (
     GeneratedToken,
     GenerationRequest,
     InstallFailed,
+    RequestUnsupported,
     WeightUpdate,
 )
 from skerry.inference.slot import Changes
@@ -36,6 +38,7 @@ from tests.inference.checkpoints import (
 
 VOCABULARY = 96  # printable ASCII and a line break
 WORDS = 32
+CONTEXT = 2**16
 Fault = Literal["before", "half", "half-broken", "label-first"]
 
 
@@ -52,6 +55,9 @@ class StandInEngine:
         self.install_began = asyncio.Event()
         self.install_may_go_on = asyncio.Event()
         self.install_may_go_on.set()
+        self.encode_began = threading.Event()
+        self.encode_may_go_on = threading.Event()
+        self.encode_may_go_on.set()
         self.open_requests = 0
         self.paused = False
         self._paced = False
@@ -147,12 +153,15 @@ class StandInEngine:
         return digest_of(self._tensors)
 
     def encode(self, text: str) -> tuple[int, ...]:
+        self.encode_began.set()
+        self.encode_may_go_on.wait()
         return tuple((ord(c) - 32) % VOCABULARY for c in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(32 + token) if token < 95 else "\n" for token in tokens)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+        _check(request)
         self.open_requests += 1
         try:
             for position in range(request.max_tokens):
@@ -198,6 +207,15 @@ class StandInEngine:
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             await self._changes.wait(None)
+
+
+def _check(request: GenerationRequest) -> None:
+    if not request.prompt or request.max_tokens < 1:
+        raise RequestUnsupported("expected a prompt and room for a token")
+    if not all(0 <= token < VOCABULARY for token in request.prompt):
+        raise RequestUnsupported(f"prompt: expected tokens below {VOCABULARY}")
+    if len(request.prompt) + request.max_tokens > CONTEXT:
+        raise RequestUnsupported(f"expected at most {CONTEXT} tokens")
 
 
 def token_of(digest: Digest, position: int) -> int:

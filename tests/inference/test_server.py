@@ -24,8 +24,9 @@ from skerry.inference.errors import (
     WeightVersionNotReady,
 )
 from tests.inference.serving import Serving, serving
-from tests.inference.stand_in import token_of
+from tests.inference.stand_in import VOCABULARY, token_of
 
+HUNG = aiohttp.ClientTimeout(total=60)  # far above any answer; only a hung server meets it
 NO_RETRY = ClientConfig(retry_budget_s=0.0)
 LIMITS = ServerConfig(max_body_bytes=4096, max_prompt_tokens=64, max_new_tokens=64, max_choices=4)
 
@@ -306,6 +307,41 @@ def test_an_engine_that_fails_at_once_is_a_status(island: Serving) -> None:
                     assert answer.status == status
                     assert "a defect" not in await answer.text()
         await island.there(lambda: island.running(0))
+
+    with_http(island, body)
+
+
+def test_what_the_model_cannot_run_is_a_422_that_says_why(island: Serving) -> None:
+    async def body(http: aiohttp.ClientSession) -> None:
+        for stream in (False, True):
+            for n in (1,) if stream else (1, 3):
+                request = {"prompt": [1, VOCABULARY], "stream": stream, "n": n}
+                async with http.post("/v1/completions", json=request) as answer:
+                    assert answer.status == 422
+                    assert (await answer.json())["error"] == {
+                        "type": "RequestInvalid",
+                        "message": f"prompt: expected tokens below {VOCABULARY}",
+                    }
+        async with http.get("/metrics") as answer:
+            assert 'skerry_requests_total{outcome="invalid"} 3.0' in await answer.text()
+        await island.there(lambda: island.running(0))
+
+    with_http(island, body)
+
+
+def test_health_answers_while_a_long_prompt_is_tokenized(island: Serving) -> None:
+    async def body(http: aiohttp.ClientSession) -> None:
+        engine = island.engine
+        engine.encode_may_go_on.clear()
+        try:
+            made = asyncio.create_task(http.post("/v1/completions", json={"prompt": "go"}))
+            await asyncio.to_thread(engine.encode_began.wait)
+            async with http.get("/health", timeout=HUNG) as answer:
+                assert answer.status == 200
+        finally:
+            engine.encode_may_go_on.set()
+        async with await made as answer:
+            assert answer.status == 200
 
     with_http(island, body)
 

@@ -286,6 +286,49 @@ def test_i2_a_swap_that_is_cancelled_inside_the_pause_resumes(tmp_path: Path) ->
     on_island(tmp_path, body)
 
 
+@pytest.mark.parametrize("failing", [0, 3])
+def test_i2_a_swap_that_is_cancelled_again_and_again_while_it_resumes_still_resumes(
+    tmp_path: Path, failing: int
+) -> None:
+    async def body(island: Island) -> None:
+        resume, may_go_on = island.engine.resume, asyncio.Event()
+
+        async def slow() -> None:
+            await may_go_on.wait()
+            await resume()
+
+        island.engine.resume = slow  # type: ignore[method-assign]
+        island.engine.failing_resumes = failing
+        swapping = asyncio.create_task(island.swap(6))
+        while not island.engine.paused or island.engine.version != 6:
+            await turns()
+        for _ in range(3):
+            swapping.cancel()
+            await turns()
+            assert not swapping.done()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):  # even where the engine stays paused
+            await swapping
+        assert island.engine.paused == bool(failing)
+        assert island.label() == (None if failing else 6)
+        await island.load(6)  # resumes, too
+
+    on_island(tmp_path, body)
+
+
+def test_what_a_foreign_engine_raised_shows_as_its_error(tmp_path: Path) -> None:
+    async def body(island: Island) -> None:
+        async def install() -> None:
+            raise ConnectionError("rank 3 is gone")
+
+        with pytest.raises(ConnectionError):
+            await island.gate.swap("engine", 6, install)
+        assert island.label() is None
+        assert island.error() == "ConnectionError('rank 3 is gone')"
+
+    on_island(tmp_path, body)
+
+
 def test_a_swap_that_is_cancelled_while_it_drains_leaves_no_trace(tmp_path: Path) -> None:
     async def body(island: Island) -> None:
         async with island.gate.admit(accepts("5")):

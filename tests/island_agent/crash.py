@@ -1,11 +1,19 @@
-"""A child process that follows a run and is killed: `python -m tests.island_agent.crash ...`."""
+"""A child process that follows a run and is ended: `python -m tests.island_agent.crash ...`.
+
+Arguments: store, island, target, mode, moments.  The mode is `at-once`, `single` (through every
+version) or `run` (the agent's own loop, which SIGTERM ends in order).  The moments say when and how
+the process ends itself, as JSON: `[signal, step, occurrence, delay_s]`; a step of "" is any step.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from skerry.bulletin.log import BulletinReader
@@ -16,15 +24,22 @@ from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.plan import Target
 
 
-def killer(step: str, occurrence: int) -> Hook:
-    """Return a hook that kills this process the `occurrence`-th time that `step` is passed."""
+def ender(number: int, step: str, occurrence: int, delay_s: float = 0.0) -> Hook:
+    """Return a hook that signals this process, `delay_s` after `step` was passed so many times."""
     left = [occurrence]
 
+    def end() -> None:
+        time.sleep(delay_s)
+        os.kill(os.getpid(), number)
+
     def hook(passed: str) -> None:
-        if passed == step:
+        if passed == step or not step:
             left[0] -= 1
             if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                if delay_s:
+                    threading.Thread(target=end, daemon=True).start()
+                else:
+                    end()
 
     return hook
 
@@ -39,18 +54,27 @@ async def follow(
         config = AgentConfig(directory=island, target=Target(version=version), announce=False)
         agent = Agent(config, reader, hook=hook)
         await agent.open()
-        print("open", flush=True)
         if agent.mirror.version is None or agent.mirror.version < version:
             await agent.step()
-            print(agent.mirror.version, flush=True)
         await agent.close()
 
 
+async def run(store: Path, island: Path, target: int, *, hook: Hook) -> None:
+    """Run the agent until SIGTERM."""
+    config = AgentConfig(directory=island, target=Target(version=target), announce=False)
+    agent = Agent(config, BulletinReader(LocalStore(store)), hook=hook)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.stop)
+    await agent.open()
+    await agent.run()
+    await agent.close()
+
+
 def main() -> None:
-    store, island, target, step, occurrence, single = sys.argv[1:]
-    hook = killer(step, int(occurrence))
+    store, island, target, mode, moment = sys.argv[1:]
+    hook = ender(*json.loads(moment)) if moment else no_hook
+    at = Path(store), Path(island), int(target)
     asyncio.run(
-        follow(Path(store), Path(island), int(target), hook=hook, single=single == "single")
+        run(*at, hook=hook) if mode == "run" else follow(*at, hook=hook, single=mode == "single")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +98,7 @@ class ByteEngine:
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[GeneratedToken]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
         for number in range(request.max_tokens):
             while self.paused:
                 await asyncio.sleep(0)

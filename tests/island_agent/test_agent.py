@@ -20,6 +20,7 @@ from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import (
     LogBehind,
+    MirrorBusy,
     ObjectCorrupt,
     ObjectUnavailable,
     RunMismatch,
@@ -535,3 +536,170 @@ def test_a_spool_that_is_too_small_is_the_operators_move(tmp_path: Path) -> None
         assert agent.state.last_error.acts == "the operator"
 
     with_agent(tmp_path, run.store, scenario, fetch=replace(FETCH, spool_bytes=10))
+
+
+# Roads and packs that never heal.
+
+
+def test_a_store_that_sends_other_bytes_for_ever_costs_little_and_nothing_is_installed(
+    tmp_path: Path,
+) -> None:
+    run = make_run()
+    bad: set[str] = set()
+    store = TwistedStore(
+        run.store, lambda key, start, data: bytes(len(data)) if key in bad else data
+    )
+    engine = ByteEngine()
+
+    async def scenario(agent: Agent) -> None:
+        await settle(agent)
+        run.extend(3)
+        packs = [run.writer.reader.state.commits[version].packs[0] for version in (1, 2, 3)]
+        bad.add(packs[1].key)
+        store.ranges.clear()
+        for _ in range(8):
+            with pytest.raises(ObjectCorrupt, match=packs[1].digest):
+                await agent.step()
+            assert (agent.mirror.version, engine.version) == (0, 0)
+            assert agent.gate.view()["a"].version == 0
+        read = {key: 0 for key, _, _ in store.ranges}
+        for key, start, stop in store.ranges:
+            read[key] += stop - start
+        assert read.pop(packs[1].key) == 8 * 2 * packs[1].size
+        assert read == {packs[0].key: packs[0].size, packs[2].key: packs[2].size}
+        bad.clear()
+        await settle(agent)
+        assert engine.version == 3
+        assert await engine.weights_digest() == run.versions[3].weights
+
+    with_agent(tmp_path, store, scenario, engines={"a": engine})
+    assert_is(tmp_path / "island" / "mirror", run.versions[3])
+
+
+def test_a_new_island_that_meets_a_wrong_pack_serves_the_full_version_before_it(
+    tmp_path: Path,
+) -> None:
+    run = make_run()
+    run.publish(run.versions[0].mutated(1), result=run.versions[0].mutated(99).weights)
+    store = TwistedStore(run.store)
+    full = sum(len(data) for data in run.versions[0].files.values())
+
+    async def scenario(agent: Agent) -> None:
+        with pytest.raises(ResultMismatch):
+            await agent.step()
+        assert await agent.step()
+        assert agent.mirror.version == 0
+        for _ in range(6):
+            with pytest.raises(ResultMismatch):
+                await agent.step()
+        read = sum(stop - start for key, start, stop in store.ranges if key.startswith("full/"))
+        assert read <= 2 * full
+
+    with_agent(tmp_path, store, scenario)
+    assert_is(tmp_path / "island" / "mirror", run.versions[0])
+
+
+def test_a_wrong_pack_is_passed_by_as_soon_as_a_later_full_version_leads_around_it(
+    tmp_path: Path,
+) -> None:
+    run = make_run()
+    other = run.versions[0].mutated(99)
+    run.publish(run.versions[0].mutated(1), result=other.weights)
+    run.versions[1] = other
+
+    async def scenario(agent: Agent) -> None:
+        agent.aim(Target(version=0))
+        await settle(agent)
+        agent.aim(Target())
+        for _ in range(3):
+            with pytest.raises(ResultMismatch):
+                await agent.step()
+        run.publish(other.mutated(2), full=True)
+        run.extend(1)
+        await settle(agent)
+        assert agent.mirror.version == 3
+
+    with_agent(tmp_path, run.store, scenario)
+    assert_is(tmp_path / "island" / "mirror", run.versions[3])
+
+
+# Labels and engines.
+
+
+def test_an_audit_takes_an_engine_with_other_weights_out_and_loads_it_anew(tmp_path: Path) -> None:
+    run = make_run()
+    engine = ByteEngine()
+
+    async def main() -> None:
+        config = AgentConfig(directory=tmp_path / "island", audit_engines=True)
+        agent = Agent(config, BulletinReader(run.store), engines={"a": engine})
+        await agent.open()
+        await settle(agent)
+        run.extend(1)
+
+        def lie(engine: ByteEngine) -> None:
+            engine._weights["model-00001-of-00003.safetensors"][-1] ^= 1
+
+        engine.trouble["install"] = lie
+        await agent.step()
+        assert agent.state.failures["EngineBroken"] == 1
+        assert (engine.version, engine.loads) == (1, 2)
+        assert await engine.weights_digest() == run.versions[1].weights
+        await agent.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("own", [None, 0])
+def test_an_engine_that_came_back_with_other_weights_loses_its_label_and_is_loaded(
+    tmp_path: Path, own: int | None
+) -> None:
+    run = make_run(1)
+    engine = ByteEngine()
+    labels: list[int | None] = []
+
+    async def scenario(agent: Agent) -> None:
+        await settle(agent)
+        engine.trouble["load"] = lambda _: labels.append(agent.gate.view()["a"].version)
+        engine._version = own
+        assert await agent.step()
+        assert labels == [None]
+        assert (engine.version, agent.gate.view()["a"].version) == (1, 1)
+        assert agent.status()["last_error"] is None
+
+    with_agent(tmp_path, run.store, scenario, engines={"a": engine})
+
+
+def test_two_agents_on_one_directory_are_one_too_many(tmp_path: Path) -> None:
+    run = make_run(1)
+
+    async def scenario(agent: Agent) -> None:
+        second = Agent(AgentConfig(directory=tmp_path / "island"), BulletinReader(run.store))
+        with pytest.raises(MirrorBusy) as caught:
+            await second.open()
+        await second.close()
+        assert caught.value.acts == "the operator"
+        await settle(agent)
+        assert agent.mirror.version == 1
+
+    with_agent(tmp_path, run.store, scenario)
+    assert_is(tmp_path / "island" / "mirror", run.versions[1])
+
+
+def test_a_lost_marker_shows_in_the_status_and_the_mirror_stays(tmp_path: Path) -> None:
+    run = make_run(1)
+    with_agent(tmp_path, run.store, settle)
+    (tmp_path / "island" / "state" / "marker").write_bytes(b"?")
+
+    async def scenario(agent: Agent) -> None:
+        task = asyncio.create_task(agent.run())
+        while agent.state.failures["RunUnknown"] < 2:
+            await asyncio.sleep(0)
+        agent.stop()
+        await task
+        assert agent.state.last_error is not None
+        assert agent.state.last_error.acts == "the operator"
+        assert str(tmp_path / "island" / "mirror") in agent.state.last_error.message
+
+    with_agent(tmp_path, run.store, scenario)
+    assert_is(tmp_path / "island" / "mirror", run.versions[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -156,3 +157,20 @@ def test_an_empty_object_is_an_object(tmp_path: Path) -> None:
     store.put("packs/empty", [b""])
     ref = ObjectRef(key="packs/empty", size=0, digest=digest_bytes(b""))
     assert fetch.fetch(ref).read_bytes() == b""
+
+
+def test_objects_are_fetched_within_the_stated_memory(tmp_path: Path) -> None:
+    store = MemoryStore()
+    refs = []
+    for number in range(6):
+        data = Random(number).randbytes(4_000_000)
+        store.put(f"packs/{number}", [data])
+        refs.append(ObjectRef(key=f"packs/{number}", size=len(data), digest=digest_bytes(data)))
+    fetch = Fetcher(TwistedStore(store), tmp_path, FetchConfig(range_bytes=200_000, parallel=3))
+    tracemalloc.start()
+    try:
+        fetch.fetch_all(refs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000 * 3**2 + 3 * 2**20 + 1_000_000  # ranges, blocks to hash, all the rest

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +22,13 @@ from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch, Struc
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges
 from skerry.island_agent.checkpoint import Checkpoint
-from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, RunMismatch
+from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, RunMismatch, RunUnknown
+from skerry.island_agent.install import load_packs
 from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
+from skerry.island_agent.plan import PatchStep
+from skerry.island_agent.reading import look
+from skerry.island_agent.state import State
 from tests.island_agent.crash import follow
 from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, random_snapshot
 
@@ -138,7 +144,10 @@ DAMAGES: dict[str, Callable[[Path, Snapshot], object]] = {
     "cut shard": lambda d, v: os.truncate(d / "model-00002-of-00003.safetensors", 500),
     "longer shard": lambda d, v: os.truncate(d / "model-00002-of-00003.safetensors", 99_999),
     "linked shard": lambda d, v: _link(d / "model-00002-of-00003.safetensors"),
-    "marker": lambda d, v: _overwrite(d.parent / "state" / "marker", 30, b"#"),
+    "shard that is a directory": lambda d, v: _replace_by_directory(
+        d / "model-00002-of-00003.safetensors"
+    ),
+    "linked directory": lambda d, v: _link(d / "tokenizer"),
     "layout": lambda d, v: _only(d.parent / "state" / "layouts").write_bytes(b"?"),
     "leaf digests": lambda d, v: _only(d.parent / "state" / "weights").unlink(),
 }
@@ -153,6 +162,11 @@ def _overwrite(path: Path, at: int, data: bytes) -> None:
 def _link(path: Path) -> None:
     moved = path.rename(path.parent.parent / "elsewhere")
     path.symlink_to(moved)
+
+
+def _replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def _only(directory: Path) -> Path:
@@ -278,6 +292,7 @@ def test_words_that_did_not_reach_the_mirror_are_noticed_and_undone(
             flip_bit(path, spec.offset + position * spec.type.word)
 
     mirror = Mirror.open(tmp_path / "island", hook=flip)
+    before = look(tmp_path / "island")
     journal = mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
     touched.append(journal.changes[0])
     with pytest.raises(MirrorDamaged, match=touched[0].spec.name):
@@ -285,6 +300,11 @@ def test_words_that_did_not_reach_the_mirror_are_noticed_and_undone(
     mirror.settle()
     assert mirror.version == 0
     assert_is(mirror.directory, run.versions[0])
+    after = look(tmp_path / "island")
+    assert before is not None
+    assert after is not None
+    assert after.held == before.held
+    assert after != before  # or a reader would not notice what lay there in between
     mirror.close()
 
 
@@ -304,3 +324,194 @@ def test_numpy_views_outlive_a_closed_mirror(tmp_path: Path, run: Run) -> None:
     view = checkpoint.read(checkpoint.layout.tensors[0])
     mirror.close()
     assert int(np.sum(view)) >= 0
+
+
+# Who the mirror belongs to.
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "gone"])
+def test_a_mirror_whose_marker_is_lost_is_never_bound_to_a_run_by_itself(
+    tmp_path: Path, run: Run, damage: str
+) -> None:
+    marker = tmp_path / "island" / "state" / "marker"
+    if damage == "corrupt":
+        _overwrite(marker, 30, b"#")
+    else:
+        marker.unlink()
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.held is None
+    with pytest.raises(RunUnknown, match="remove it if it may be replaced") as caught:
+        mirror.bind(run.writer.reader.state.records[0].digest)
+    assert caught.value.acts == "the operator"
+    assert_is(mirror.directory, run.versions[0])
+    shutil.rmtree(mirror.directory)
+    mirror.bind(digest_bytes(b"another run"))
+    assert mirror.run == digest_bytes(b"another run")
+    mirror.close()
+    reopened = Mirror.open(tmp_path / "island")
+    assert (reopened.run, reopened.held) == (digest_bytes(b"another run"), None)
+    reopened.close()
+
+
+# Crashes between two writes of one step.
+
+
+class Crash(BaseException):
+    """Stands for kill -9: nothing that would run after it may matter."""
+
+
+def dying(*_: object) -> None:
+    raise Crash
+
+
+def half_written(tmp_path: Path, run: Run, version: int = 1) -> Path:
+    """Leave a mirror with one tensor of a version written under a record; return the record."""
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    journal = mirror.stage(packs(run, version), held(run, version), run.versions[version].layout)
+    mirror._open_parts()[0].write_words(journal.changes[0])
+    mirror.close()
+    return tmp_path / "island" / "journal" / "install"
+
+
+def test_a_crash_while_a_mirror_is_condemned_leaves_no_mixture_under_the_old_marker(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = run.publish(run.versions[0].mutated(9).with_file("config.json", b"{}"), parent=0)
+    half_written(tmp_path, run, new)
+    layouts = tmp_path / "island" / "state" / "layouts"
+    (layouts / run.versions[new].layout.digest()).write_bytes(b"?")
+    with monkeypatch.context() as patched:
+        patched.setattr(State, "set_marker", dying)
+        with pytest.raises(Crash):
+            Mirror.open(tmp_path / "island", verify=False)
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    assert mirror.held is None
+    mirror.close()
+
+
+def test_a_crash_before_a_suspect_mirror_was_looked_at_leaves_it_suspect(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.truncate(half_written(tmp_path, run), 100)
+    with monkeypatch.context() as patched:
+        patched.setattr(Mirror, "check", dying)
+        with pytest.raises(Crash):
+            Mirror.open(tmp_path / "island", verify=False)
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    assert mirror.held is None
+    mirror.close()
+
+
+def test_a_mirror_that_cannot_be_condemned_on_disk_is_condemned_in_memory(
+    tmp_path: Path, run: Run
+) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    corrupt_word(mirror.directory, run.versions[0])
+    with full_disk(10), pytest.raises(OSError, match="too large"):
+        mirror.check()
+    assert mirror.held is None
+    mirror.close()
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_file_takes_a_directorys_place_even_when_that_is_done_twice(
+    tmp_path: Path, run: Run, back: bool
+) -> None:
+    nested = run.versions[2]
+    flat = nested.with_file("tokenizer/vocab.txt", None).with_file("tokenizer", b"flat")
+    run.publish(flat)
+    run.publish(nested)
+    before, after = (3, 4) if back else (2, 3)
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", before))
+
+    def die(step: str) -> None:
+        if step == "words-written":
+            raise Crash
+
+    mirror = Mirror.open(tmp_path / "island", hook=die)
+    journal = mirror.stage(packs(run, after), held(run, after), run.versions[after].layout)
+    with pytest.raises(Crash):
+        mirror.apply(journal)
+    mirror.close()
+    with pytest.raises(Crash):
+        Mirror.open(tmp_path / "island", hook=die)
+    mirror = Mirror.open(tmp_path / "island")
+    assert mirror.version == after
+    assert_is(mirror.directory, run.versions[after])
+    mirror.close()
+
+
+def test_what_a_crash_left_half_written_is_removed(tmp_path: Path, run: Run) -> None:
+    island = tmp_path / "island"
+    for name in ("journal/install.new", "state/.x.new", "state/layouts/.y.new"):
+        (island / name).write_bytes(b"?")
+    Mirror.open(island).close()
+    assert list(island.rglob("*.new")) == []
+
+
+# Names from layouts.
+
+
+def test_the_longest_name_arrives_and_a_longer_one_is_refused_before_anything_is_written(
+    tmp_path: Path, run: Run
+) -> None:
+    longest, longer = "é" * 127 + "x", "x" * 256
+    run.publish(run.versions[2].with_file(longest, b"1"))
+    run.publish(run.versions[3].with_file(f"a/{longer}", b"2"))
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 3))
+    assert_is(tmp_path / "island" / "mirror", run.versions[3])
+    mirror = Mirror.open(tmp_path / "island")
+    with pytest.raises(FormatError, match="too long"):
+        mirror.stage(packs(run, 4), held(run, 4), run.versions[4].layout)
+    assert not mirror.places.install_record.exists()
+    mirror.close()
+
+
+def test_nothing_is_written_through_a_linked_directory(tmp_path: Path) -> None:
+    """A recorded install meets a link in place of a directory of shards and of side files."""
+    first = random_snapshot()
+    name = "model-00001-of-00003.safetensors"
+    nested = first.with_file(name, None).with_file(f"sub/{name}", first.files[name])
+    run = Run(LocalStore(tmp_path / "store"))
+    run.publish(nested)
+    run.publish(nested.mutated(1).with_file("sub/new", b"new"))
+    asyncio.run(follow(tmp_path / "store", tmp_path / "island", 0))
+    half_written(tmp_path, run)
+    outside = tmp_path / "outside"
+    (tmp_path / "island" / "mirror" / "sub").rename(outside)
+    (tmp_path / "island" / "mirror" / "sub").symlink_to(outside)
+    before = {path.name: path.read_bytes() for path in outside.iterdir()}
+    mirror = Mirror.open(tmp_path / "island", verify=False)
+    assert mirror.held is None
+    assert "below a link" in (mirror.damage or "")
+    mirror.close()
+    assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
+
+
+# Memory.
+
+
+def test_a_chain_of_packs_of_any_length_is_not_read_into_memory(tmp_path: Path) -> None:
+    run = make_run()
+    for seed in range(1, 9):
+        blob = np.random.default_rng(seed).bytes(2_000_000)
+        run.publish(run.versions[-1].mutated(seed).with_file("blob", blob))
+    steps = []
+    for version in range(1, 9):
+        commit = run.writer.reader.state.commits[version]
+        assert commit.base is not None
+        steps.append(PatchStep(version=version, base=commit.base, packs=commit.packs))
+        for ref in commit.packs:
+            (tmp_path / ref.digest).write_bytes(run.store.get(ref.key, limit_bytes=10**9))
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    load_packs(steps[:1], tmp_path, run.versions[0].layout)
+    tracemalloc.start()
+    try:
+        loaded = load_packs(steps, tmp_path, run.versions[0].layout)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [step.base for step in steps] == [pack.base for pack in loaded]
+    assert total > 16_000_000
+    assert peak < 1_000_000
+    print(f"{total} bytes in 8 packs, {peak} bytes of memory at most")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,29 @@ def test_missing_and_extra_files_are_named(tmp_path: Path, name: str) -> None:
     report = verify_directory(run.reader(), tmp_path)
     assert f"{name}: missing" in report.differences
     assert "extra: unexpected file" in report.differences
+
+
+def test_a_pull_that_locked_what_another_one_removed_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    lock = fcntl.flock
+
+    def removed_first(fd: int, operation: int) -> None:
+        shutil.rmtree(tmp_path / ".out.pulling")
+        lock(fd, operation)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", removed_first)
+        with pytest.raises(MirrorBusy, match="ended just now"):
+            pull(run.reader(), tmp_path / "out")
+    pull(run.reader(), tmp_path / "out")
+    assert_is(tmp_path / "out", run.versions[0])
+
+
+def test_what_lies_in_the_scratch_directory_stays(tmp_path: Path) -> None:
+    run = make_run()
+    run.versions[0].write(tmp_path / "scratch" / "version-0")
+    run.versions[0].with_words("head", {1: 7}).write(tmp_path / "out")
+    verify_directory(run.reader(), tmp_path / "out", scratch=tmp_path / "scratch")
+    assert_is(tmp_path / "scratch" / "version-0", run.versions[0])

@@ -84,7 +84,10 @@ def test_an_island_without_engines_keeps_the_mirror_and_tells_about_it(tmp_path:
                 status = await answer.json()
             assert status["agent"]["version"] == 1
             assert status["agent"]["history"][0]["digest_ok"]
+            async with island.session.get("/ready") as answer:
+                assert await answer.json() == {"ready": True, "served": []}
             metrics = await island.text("/metrics")
+            assert "skerry_requests_waiting 0.0" in metrics
             assert "skerry_island_version 1.0" in metrics
             assert 'skerry_island_install_seconds_total{phase="fetch"}' in metrics
             assert "skerry_newest_weight_version 1.0" in metrics
@@ -124,6 +127,9 @@ def test_liveness_stays_while_the_store_is_slow_and_readiness_is_true_about_serv
                 assert answer.status == 200
                 reply = await answer.json()
             assert reply["weight_versions"] == [{"version": "2", "start": 0, "end": 3}]
+            metrics = await island.text("/metrics")
+            assert 'skerry_island_engine_version{engine="a"} 2.0' in metrics
+            assert 'skerry_requests_total{outcome="completed"} 1.0' in metrics
         assert not engine.paused
 
     asyncio.run(main())

@@ -39,7 +39,9 @@ def agent(
     audit_engine: Annotated[
         bool,
         typer.Option(
-            "--audit-engine", help="Hash the engine's weights after each install, while it serves."
+            "--audit-engine",
+            help="After each install, hash the weights that the engine serves, and take it out of "
+            "service if they are not the version's.",
         ),
     ] = False,
 ) -> None:

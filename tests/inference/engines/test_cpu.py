@@ -19,6 +19,7 @@ from skerry.inference.engine import (
     GeneratedToken,
     GenerationRequest,
     InstallFailed,
+    RequestUnsupported,
     WeightUpdate,
 )
 from skerry.inference.engines import CpuEngine
@@ -372,9 +373,26 @@ def test_a_request_that_cannot_run_is_refused(
 ) -> None:
     async def scenario() -> None:
         async with serving(old) as engine:
-            with pytest.raises(ValueError, match=rule):
+            with pytest.raises(RequestUnsupported, match=rule):
                 async for _ in engine.generate(request_):
                     pass
+
+    run(scenario)
+
+
+def test_a_request_is_checked_against_the_model_that_will_run_it(old: Path, new: Path) -> None:
+    """It may arrive while no model is there, and must not take the others down with it."""
+
+    async def scenario() -> None:
+        async with serving(old) as engine:
+            await engine.pause()
+            bad, good = (asyncio.create_task(complete(engine, (t,))) for t in (100_000, 5))
+            await asyncio.sleep(0)
+            await engine.load(new, 1)
+            await engine.resume()
+            with pytest.raises(RequestUnsupported, match="must be in"):
+                await bad
+            assert len(await good) == 8
 
     run(scenario)
 

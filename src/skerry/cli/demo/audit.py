@@ -103,6 +103,8 @@ def _next(reader: BulletinReader, commit: Commit, before: _Replay | None, result
             words = changes.spec.view(after.read(changes.spec))
             words[changes.positions] = changes.new
         after.side_files.update({name: pack.file(name, size) for name, size in pack.files.items()})
+    kept = {file.name for file in layout.side_files}
+    after.side_files = {name: data for name, data in after.side_files.items() if name in kept}
     result.sizes[commit.version] = _sizes(before, after)
     return after
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 _TERMINATE_S = 20.0
 _STATUS_S = 5.0
@@ -66,11 +68,16 @@ class Island:
 
 @contextmanager
 def children() -> Iterator[list[Child]]:
-    """Collect children in the list; all of them have ended when the context has."""
+    """Collect children in the list; all of them have ended when the context has.
+
+    That holds after SIGINT and SIGTERM, too: either unwinds the stack.
+    """
     started: list[Child] = []
+    before = signal.signal(signal.SIGTERM, _unwind)
     try:
         yield started
     finally:
+        signal.signal(signal.SIGTERM, before)
         for child in started:
             child.process.terminate()
         deadline = time.monotonic() + _TERMINATE_S
@@ -80,6 +87,10 @@ def children() -> Iterator[list[Child]]:
             except subprocess.TimeoutExpired:
                 child.process.kill()
                 child.process.wait()
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def start(

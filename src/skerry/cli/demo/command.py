@@ -41,24 +41,47 @@ class Start(StrEnum):
 
 @app.command()
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps, a version each.")] = 6,
-    model: Annotated[Model, typer.Option(help="smollm2: 135 M real parameters.")] = Model.SMOLLM2,
-    start: Annotated[Start, typer.Option(help="Where the FP32 master weights start.")] = Start.GRID,
-    lr: Annotated[float, typer.Option(min=0, help="AdamW's learning rate.")] = 1e-6,
-    islands: Annotated[int, typer.Option(min=1, max=8, help="How many islands.")] = 2,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Optimizer steps, each of them a version.")
+    ] = 6,
+    model: Annotated[
+        Model,
+        typer.Option(
+            help="smollm2: a language model with 135 M parameters; tiny: a random one with 0.2 M, "
+            "for a quick look."
+        ),
+    ] = Model.SMOLLM2,
+    start: Annotated[
+        Start,
+        typer.Option(
+            help="How smollm2's FP32 master weights start: as BF16, widened, or uniform in the "
+            "bits below it, as after long training."
+        ),
+    ] = Start.GRID,
+    lr: Annotated[float, typer.Option(min=0, metavar="RATE", help="AdamW's learning rate.")] = 1e-6,
+    islands: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="How many islands.")] = 2,
     out: Annotated[
-        Path, typer.Option(file_okay=False, help="Where everything goes; replaced.")
+        Path,
+        typer.Option(
+            file_okay=False,
+            metavar="DIR",
+            help="Where everything goes. What an earlier demo left there is replaced; a directory "
+            "with anything else is refused.",
+        ),
     ] = Path("demo-output"),
-    seed: Annotated[int, typer.Option(help="Seeds dither and sampling.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seeds the start of the weights and the sampling.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a small model by reinforcement learning while islands serve every version of it.
 
     A trainer, a bulletin directory and islands (an agent with an engine and a gate each) run as
     processes of their own on this machine.  Every optimizer step becomes a version; rollouts come
-    through the islands' gates.  At the end the whole run is rebuilt from the bulletin and compared
-    with what the islands hold: any byte that differs is exit code 1.  Writes report.html and
-    summary.json.
+    through the islands' gates, where anybody else may ask, too.
+
+    At the end the whole run is rebuilt from the bulletin and compared with what the islands hold:
+    any byte that differs is exit code 1.  Writes report.html and summary.json into DIR.
     """
     from skerry.cli.demo.children import ChildFailed
 
@@ -121,15 +144,15 @@ def _run(
     running: list[Island] = []
     for name in [f"island-{chr(ord('a') + i)}" for i in range(islands)]:
         port = free_port()
+        url = f"http://127.0.0.1:{port}"
         directory = out / name
         arguments = [str(out / "bulletin"), "--dir", str(directory), "--engine", "cpu"]
         arguments += ["--island", name, "--port", str(port), "--key", key]
         arguments += ["--poll", "0.2", "--audit-engine"]
         child = start_child(name, out, "skerry", ["agent", *arguments], threads=threads)
         started.append(child)
-        running.append(
-            Island(name=name, url=f"http://127.0.0.1:{port}", directory=directory, child=child)
-        )
+        running.append(Island(name=name, url=url, directory=directory, child=child))
+        typer.echo(f"{name} listens at {url}", err=True)
     options = ["--bulletin", str(out / "bulletin"), "--events", str(out / "events.jsonl")]
     options += ["--model", model.value, "--start", start.value, "--steps", str(steps)]
     options += ["--lr", str(lr), "--seed", str(seed), "--sign", str(out / "trainer.key")]

@@ -17,7 +17,7 @@ Summary = Mapping[str, Any]
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 100rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block;
   overflow-x: auto; }
 th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; }
@@ -116,7 +116,7 @@ def _plots(rows: Sequence[Row], patches: Sequence[Row]) -> list[tuple[str, Calla
     def share(axes: Axes) -> None:
         axes.plot(versions, [100 * row["changed_share"] for row in patches], marker="o")
         axes.set_ylabel("changed elements, %")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
 
     def sizes(axes: Axes) -> None:
         axes.plot(
@@ -128,7 +128,7 @@ def _plots(rows: Sequence[Row], patches: Sequence[Row]) -> list[tuple[str, Calla
                 figures = [row["sizes"][name] / row["changed"] for row in patches]
                 axes.plot(versions, figures, linestyle=style, label=name)
         axes.set_ylabel("bytes per changed element")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         axes.legend(fontsize="small")
 
     def times(axes: Axes) -> None:
