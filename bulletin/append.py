@@ -30,7 +30,7 @@ from skerry.codec.digest import digest_bytes
 
 logger = logging.getLogger(__name__)
 
-_FENCE_ATTEMPTS = 32
+_FENCE_ATTEMPTS = 128  # a busy writer wins most races for a while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from skerry.bulletin import keys
 from skerry.bulletin.errors import InvalidKey
-from skerry.bulletin.refs import MAX_INT, Full, ObjectRef, parse_full, parse_packs
+from skerry.bulletin.refs import MAX_INT, Full, ObjectRef, packs_to_json, parse_full, parse_packs
 from skerry.bulletin.signing import PublicKey
 from skerry.codec.digest import Digest, parse_digest
 from skerry.codec.errors import FormatError
@@ -62,7 +62,7 @@ class Commit:
             "manifest": self.manifest,
             "base": self.base,
             "result": self.result,
-            "packs": [pack.to_json() for pack in self.packs],
+            "packs": packs_to_json(self.packs),
             "full": None if self.full is None else self.full.to_json(),
             "elements": self.elements,
             "changed": self.changed,
@@ -132,7 +132,7 @@ class Skip:
             "version": self.version,
             "base": self.base,
             "result": self.result,
-            "packs": [pack.to_json() for pack in self.packs],
+            "packs": packs_to_json(self.packs),
         }
 
     @classmethod

@@ -8,9 +8,11 @@ BulletinError
 │   ├── ObjectTooLarge    more bytes than the stated limit     the operator: who wrote that?
 │   ├── OutcomeUnknown    a write may or may not have landed   the writer: repeat the same bytes
 │   ├── StoreUnavailable  no answer, and nothing was changed   the caller: try again later
+│   ├── StoreDenied       a refusal that repeating won't help  the operator: permissions, address
 │   └── StoreUnsafe       a condition was ignored              the operator: ALARM, writer stopped
 ├── InvalidKey            no key, or none to write at          the caller: a bug, or hostile bytes
 ├── UnsupportedStore      no store for this address            the operator: another address
+├── LogTooLong            the log passes the stated limit      the operator: raise it, or don't
 ├── RecordInvalid         a record or manifest breaks a rule   the operator: the writer has a bug
 ├── Tampered              bytes are not those that were named  the operator: whose is the road?
 │   └── UntrustedKey      another key, or no key at all        the operator: compare the pinned key
@@ -24,6 +26,8 @@ BulletinError
 """
 
 from __future__ import annotations
+
+_RULE_LENGTH = 500  # a rule may quote what it refuses, and that may be a mebibyte
 
 
 class BulletinError(Exception):
@@ -80,6 +84,10 @@ class StoreUnavailable(StoreError):
     """The store gave no answer, and nothing was changed."""
 
 
+class StoreDenied(StoreError):
+    """The store refuses, and will refuse again: permissions, a read-only or unfit place."""
+
+
 class StoreUnsafe(StoreError):
     """A store on which a condition does not hold, or on which a record was replaced."""
 
@@ -95,10 +103,19 @@ class UnsupportedStore(BulletinError):
     """No store is known for this address."""
 
 
+class LogTooLong(BulletinError):
+    """The records of the log have more bytes together than the reader is ready to keep."""
+
+    def __init__(self, key: str, *, limit_bytes: int) -> None:
+        super().__init__(f"{key}: the log has more than {limit_bytes} bytes up to here")
+        self.limit_bytes = limit_bytes
+
+
 class RecordInvalid(BulletinError):
     """A record or manifest breaks a rule of its format or of the log."""
 
     def __init__(self, what: str, rule: str) -> None:
+        rule = rule if len(rule) <= _RULE_LENGTH else rule[:_RULE_LENGTH] + "…"
         super().__init__(f"{what}: {rule}")
         self.what = what
         self.rule = rule

@@ -76,15 +76,16 @@ def _content(store: ObjectStore, key: str) -> bytes:
 
 def _created(store: ObjectStore, key: str, data: bytes, patience: Patience) -> bool:
     """Put `data` until the outcome is known; return whether it is what created the object."""
-    unknown = False
+    unknown, last = False, ""
     for _ in patience.attempts():
         try:
             store.put_if_absent(key, data)
-        except (OutcomeUnknown, StoreUnavailable):
-            unknown = True
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            unknown, last = True, f": {error}"
         except AlreadyExists:
             # After a lost reply the taken key may be our own.
             return unknown and _content(store, key) == data
         else:
             return True
-    raise OutcomeUnknown(key, f"no answer to a conditional put in {patience.limit_s:g} s")
+    rule = f"no answer to a conditional put in {patience.limit_s:g} s{last}"
+    raise OutcomeUnknown(key, rule)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectTooLarge, RecordInvalid, Tampered
+from skerry.bulletin.errors import (
+    LogTooLong,
+    NotFound,
+    ObjectTooLarge,
+    RecordInvalid,
+    ShortObject,
+    Tampered,
+)
 from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.patience import Patience
 from skerry.bulletin.records import RECORD_LIMIT_BYTES, FileRef, Full, ObjectRef, Record
 from skerry.bulletin.signing import PublicKey
 from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
-from skerry.codec.digest import Digest, digest_bytes
+from skerry.codec.digest import Digest, DigestStream, digest_bytes
 from skerry.codec.errors import FormatError
 from skerry.codec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LAYOUT_LIMIT_BYTES = 64 * 1024 * 1024  # stored, compressed
 STORED_MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
+DEFAULT_LOG_LIMIT_BYTES = 1 << 30  # a million commits of one pack
 DEFAULT_WAIT = Patience(limit_s=30.0)
+_PIECE_BYTES = 8 * 1024 * 1024
+_LAYOUTS_KEPT = 4
 
 
 class BulletinReader:
@@ -28,7 +42,8 @@ class BulletinReader:
 
     `state` is what the log says so far; any thread may read it.  Everything else is for one thread
     at a time.  A record can arrive before the objects it names (replicated buckets), so a missing
-    object is waited for up to `wait.limit_s` seconds; then NotFound names it.
+    object is waited for up to `wait.limit_s` seconds; then NotFound names it.  A log whose records
+    have more than `log_limit_bytes` together is refused: an unsigned one can be endless.
     """
 
     def __init__(
@@ -37,20 +52,25 @@ class BulletinReader:
         *,
         pinned_key: PublicKey | None = None,
         wait: Patience = DEFAULT_WAIT,
+        log_limit_bytes: int = DEFAULT_LOG_LIMIT_BYTES,
     ) -> None:
         self.store = store
         self.state = LogState(pinned_key=pinned_key)
         self._wait = wait
-        self._layouts: dict[Digest, Layout] = {}
+        self._log_limit_bytes = log_limit_bytes
+        self._layouts: dict[Digest, Layout] = {}  # the last used last
 
     def refresh(self) -> tuple[Record, ...]:
         """Read the log to its end; return the records that are new.
 
-        Raises StoreError, RecordInvalid or Tampered.  Records before the one at fault are in
-        `state` by then, and the next call starts with the one at fault.
+        Raises StoreError, RecordInvalid, Tampered or LogTooLong.  Records before the one at fault
+        are in `state` by then, and the next call starts with the one at fault.
         """
         before = len(self.state.records)
         while (data := self.slot(self.state.seq + 1)) is not None:
+            if self.state.nbytes + len(data) > self._log_limit_bytes:
+                key = keys.log(self.state.seq + 1)
+                raise LogTooLong(key, limit_bytes=self._log_limit_bytes)
             self.state = self.state.apply(data)
             record = self.state.records[-1]
             logger.debug("read record %d (%s)", record.seq, record.kind)
@@ -68,14 +88,18 @@ class BulletinReader:
 
     def layout(self, digest: Digest) -> Layout:
         """Return a layout.  Raises StoreError, Tampered or RecordInvalid."""
-        if digest not in self._layouts:
+        layout = self._layouts.pop(digest, None)
+        if layout is None:
             key = keys.layout(digest)
             data = self._named(key, digest, LAYOUT_LIMIT_BYTES)
             try:
-                self._layouts[digest] = Layout.from_bytes(data)
+                layout = Layout.from_bytes(data)
             except FormatError as error:
                 raise RecordInvalid(key, error.rule) from error
-        return self._layouts[digest]
+        self._layouts[digest] = layout
+        if len(self._layouts) > _LAYOUTS_KEPT:  # each side file that changes makes a new one
+            del self._layouts[next(iter(self._layouts))]
+        return layout
 
     def manifest(self, digest: Digest) -> Manifest:
         """Return a manifest.  Raises StoreError, Tampered or RecordInvalid."""
@@ -95,22 +119,42 @@ class BulletinReader:
             raise Tampered(ref.key, expected=expected, found=found)
         return data
 
+    def pieces(self, ref: ObjectRef, *, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+        """Yield a whole object piece by piece, unverified until the end has been reached.
+
+        Raises what `read` raises; Tampered for another digest comes after the last piece.
+        """
+        stream = DigestStream()
+        size = self._awaited(ref.key, lambda: self.store.size(ref.key))
+        if size != ref.size:
+            raise Tampered(ref.key, expected=f"{ref.size} bytes", found=f"{size} bytes")
+        for start in range(0, ref.size, piece_bytes):
+            stop = min(start + piece_bytes, ref.size)
+            try:
+                piece = self.store.get_range(ref.key, start, stop)
+            except ShortObject as error:
+                raise Tampered(ref.key, expected=f"{ref.size} bytes", found="fewer") from error
+            stream.update(piece)
+            yield piece
+        if stream.digest() != ref.digest:
+            raise Tampered(ref.key, expected=ref.digest, found=stream.digest())
+
     def full_file(self, full: Full, file: FileRef) -> ObjectRef:
         """Return where one file of a full version is stored."""
         return full.ref(file)
 
     def _named(self, key: str, digest: Digest, limit_bytes: int) -> bytes:
         """Return the object at `key`, which a verified record names by `digest`."""
-        data = self._awaited(key, limit_bytes)
+        data = self._awaited(key, lambda: self.store.get(key, limit_bytes=limit_bytes))
         found = digest_bytes(data)
         if found != digest:
             raise Tampered(key, expected=digest, found=found)
         return data
 
-    def _awaited(self, key: str, limit_bytes: int) -> bytes:
+    def _awaited(self, key: str, ask: Callable[[], T]) -> T:
         for attempt in self._wait.attempts():
             try:
-                return self.store.get(key, limit_bytes=limit_bytes)
+                return ask()
             except NotFound:
                 if attempt == 0:
                     logger.info("%s is named but not there yet, waiting", key)

@@ -1,7 +1,12 @@
-"""What records say about objects: references, and full versions."""
+"""What records say about objects: references, and full versions.
+
+Records are downloaded for every version, so references are lists without field names, and a pack's
+digest, which its key ends in, is not written twice.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skerry.bulletin import keys
@@ -21,9 +26,6 @@ class ObjectRef:
     size: int
     digest: Digest
 
-    def to_json(self) -> dict[str, object]:
-        return {"key": self.key, "size": self.size, "digest": self.digest}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRef:
@@ -33,8 +35,8 @@ class FileRef:
     size: int
     digest: Digest
 
-    def to_json(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size, "digest": self.digest}
+    def to_json(self) -> list[object]:
+        return [self.name, self.size, self.digest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,11 @@ class Full:
         return {"prefix": self.prefix, "files": [file.to_json() for file in self.files]}
 
 
+def packs_to_json(packs: tuple[ObjectRef, ...]) -> list[object]:
+    """Return what `parse_packs` reads: key and size of each."""
+    return [[pack.key, pack.size] for pack in packs]
+
+
 def parse_packs(value: object, where: str) -> tuple[ObjectRef, ...]:
     """Parse references to packs.  Raises FormatError and InvalidKey."""
     packs = tuple(_pack(item, where) for item in as_list(value, where))
@@ -86,20 +93,22 @@ def parse_full(value: object, where: str) -> Full:
 
 
 def _pack(value: object, where: str) -> ObjectRef:
-    fields = as_object(value, where)
-    check_fields(fields, where, "key", "size", "digest")
-    key = as_text(fields["key"], where)
-    digest = parse_digest(fields["digest"])
-    if keys.parse_pack(key)[1] != digest:
-        raise FormatError(f"{where}: the key {key} does not end in the pack's digest {digest}")
-    return ObjectRef(key=key, size=as_int(fields["size"], where, 1, MAX_INT), digest=digest)
+    key, size = _items(value, where, 2)
+    key = as_text(key, where)
+    return ObjectRef(key=key, size=as_int(size, where, 1, MAX_INT), digest=keys.parse_pack(key)[1])
 
 
 def _file(value: object, where: str) -> FileRef:
-    fields = as_object(value, where)
-    check_fields(fields, where, "name", "size", "digest")
+    name, size, digest = _items(value, where, 3)
     return FileRef(
-        name=check_name(as_text(fields["name"], where)),
-        size=as_int(fields["size"], where, 0, MAX_INT),
-        digest=parse_digest(fields["digest"]),
+        name=check_name(as_text(name, where)),
+        size=as_int(size, where, 0, MAX_INT),
+        digest=parse_digest(digest),
     )
+
+
+def _items(value: object, where: str, count: int) -> Sequence[object]:
+    items = as_list(value, where)
+    if len(items) != count:
+        raise FormatError(f"{where}: expected entries of {count} items, found {len(items)}")
+    return items

@@ -29,9 +29,10 @@ def fill_slot(store: ObjectStore, seq: int, data: bytes, patience: Patience) -> 
 
     The slot is read back in any case: after a lost reply, "taken" may be our own success, and a
     success that is not there afterwards shows a store that ignores conditions.  Raises StoreUnsafe,
-    or OutcomeUnknown when patience ends first.
+    StoreDenied, or OutcomeUnknown when patience ends first.
     """
     key = keys.log(seq)
+    last = ""
     for _ in patience.attempts():
         created = False
         try:
@@ -41,14 +42,16 @@ def fill_slot(store: ObjectStore, seq: int, data: bytes, patience: Patience) -> 
             pass
         except (OutcomeUnknown, StoreUnavailable) as error:
             logger.warning("outcome unknown, repeating the same bytes: %s", error)
+            last = f": {error}"
             continue
         try:
             found = store.get(key, limit_bytes=RECORD_LIMIT_BYTES)
-        except (NotFound, StoreUnavailable):
+        except (NotFound, StoreUnavailable) as error:
+            last = f": {error}"
             continue  # not visible yet; repeating the put cannot do harm
         except ObjectTooLarge as error:
             raise StoreUnsafe(key, f"holds no record: {error}") from error
         if created and found != data:
             raise StoreUnsafe(key, "was replaced right after it was created")
         return found
-    raise OutcomeUnknown(key, f"no answer in {patience.limit_s:g} s")
+    raise OutcomeUnknown(key, f"no answer in {patience.limit_s:g} s{last}")

@@ -24,7 +24,7 @@ from skerry.codec.digest import Digest, digest_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogState:
-    """The log up to slot `seq` (-1: nothing yet).  Safe to read from any thread.
+    """The log up to slot `seq` (-1: nothing yet), `nbytes` together.  Safe to read from any thread.
 
     `pinned_key` is what slot 0 must name; without it the key of slot 0 is trusted.  `key` verifies
     the next record, None in an unsigned run.  `newest` is the last commit; `abandoned` versions are
@@ -33,6 +33,7 @@ class LogState:
 
     pinned_key: PublicKey | None = None
     seq: int = -1
+    nbytes: int = 0
     head: Digest | None = None
     epoch: int = 0
     writer: str | None = None
@@ -76,7 +77,11 @@ class LogState:
                     raise RecordInvalid(what, "an unsigned run has no key to rotate")
                 state = replace(self, key=rotate.key)
         return replace(
-            state, seq=record.seq, head=digest_bytes(data), records=self.records.append(record)
+            state,
+            seq=record.seq,
+            nbytes=self.nbytes + len(data),
+            head=digest_bytes(data),
+            records=self.records.append(record),
         )
 
     def _check_chain(self, record: Record, what: str) -> None:

@@ -10,10 +10,10 @@ class ObjectStore(Protocol):
     """A flat map from keys to bytes; safe to use from several threads and processes at once.
 
     Every implementation passes `tests.bulletin.store_contract.StoreContract`.  Every method raises
-    InvalidKey for a key that `keys.check_key` refuses, and StoreUnavailable when the store gives no
-    answer and nothing was changed.  A write of any kind may
-    raise OutcomeUnknown instead: repeating it with the same bytes is always right.  No key may be a
-    directory of another one.
+    InvalidKey for a key that `keys.check_key` refuses, StoreUnavailable when the store gives no
+    answer and nothing was changed, and StoreDenied when it refuses for good.  A write of any kind
+    may raise OutcomeUnknown instead: repeating it with the same bytes is always right.  No key may
+    be a directory of another one.
     """
 
     def get(self, key: str, *, limit_bytes: int) -> bytes:

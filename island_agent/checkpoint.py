@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from skerry.codec.digest import Bytes, digest_bytes, leaf_digests
-from skerry.codec.errors import FormatError, ResultMismatch
+from skerry.codec.errors import ResultMismatch
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges, TensorSpec
@@ -27,8 +27,6 @@ from skerry.island_agent.files import (
     tree_files,
     write_atomically,
 )
-
-_NAME_BYTES = 255  # of one part of a path, on every usual file system
 
 
 class Checkpoint:
@@ -176,8 +174,6 @@ def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[
     for side in new.side_files:
         if before.get(side.name) == side.digest:
             continue
-        if any(len(part.encode()) > _NAME_BYTES for part in side.name.split("/")):
-            raise FormatError(f"file name {side.name!r:.120} is too long for a file system")
         carriers = [pack for pack in packs if side.name in pack.files]
         content = carriers[-1].file(side.name, side.size) if carriers else None
         found = "nothing in the packs" if content is None else digest_bytes(content)

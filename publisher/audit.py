@@ -90,6 +90,10 @@ def _presence(reader: BulletinReader, commit: Commit) -> Iterator[Finding]:
         return
     if manifest.layout != commit.layout:
         yield Finding(version=version, what="manifest", problem="names another layout")
+    unknown = {stat.name for stat in manifest.tensors} - {spec.name for spec in layout.tensors}
+    if unknown:
+        problem = f"names tensor {min(unknown)!r:.120}, which the layout lacks"
+        yield Finding(version=version, what="manifest", problem=problem)
     if commit.elements != layout.words:
         problem = f"expected {layout.words} elements, found {commit.elements}"
         yield Finding(version=version, what="record", problem=problem)
@@ -141,7 +145,9 @@ def _deep(reader: BulletinReader, commits: list[Commit], progress: Progress) -> 
             continue
         held = rebuilt
     for skip in reader.state.skips:
-        if skip.version not in reader.state.retired and _usable(reader, skip.packs):
+        if reader.state.retired.isdisjoint((skip.base_version, skip.version)) and _usable(
+            reader, skip.packs
+        ):
             yield from _by_skip(reader, skip, storage, progress)
 
 
@@ -172,6 +178,8 @@ def _by_patch(
     progress: Progress,
 ) -> Baseline:
     assert commit.parent is not None
+    if commit.parent in reader.state.retired:  # at best a step on the way to this version
+        return rebuild(reader, commit.version, storage, progress=progress)
     if held is None or held.version != commit.parent:
         held = rebuild(reader, commit.parent, storage, progress=progress)
     meter = Meter(progress, f"patch {commit.version}", sum(ref.size for ref in commit.packs))
@@ -194,8 +202,8 @@ def _by_skip(
     reader: BulletinReader, skip: Skip, storage: MemoryStorage, progress: Progress
 ) -> Iterator[Finding]:
     commit = reader.state.commits[skip.version]
-    layout = reader.layout(commit.layout)
     try:
+        layout = reader.layout(commit.layout)
         held = rebuild(reader, skip.base_version, storage, progress=progress)
         meter = Meter(progress, f"skip to {skip.version}", skip.nbytes)
         apply_packs(reader, layout, skip.packs, skip.base, held.buffers, meter)

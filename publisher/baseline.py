@@ -14,13 +14,13 @@ from skerry.bulletin.errors import NoPath, Tampered, VersionGone, VersionUnknown
 from skerry.bulletin.lineage import plan
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
-from skerry.codec.digest import Bytes
+from skerry.codec.digest import Bytes, leaf_digests
 from skerry.codec.errors import CodecError
 from skerry.codec.layout import Layout, same_structure
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.weights import WeightsDigest, digest_weights
 from skerry.publisher.checkpoint import Checkpoint
-from skerry.publisher.errors import BaselineUnavailable
+from skerry.publisher.errors import BaselineUnavailable, CheckpointChanged
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.replay import apply_packs, load_full, reads
 from skerry.publisher.storage import Storage
@@ -60,6 +60,8 @@ class Baseline:
         """Become `version`, which was committed from `checkpoint`.
 
         `changed` names the tensors that differ from what is held, None when that is not known.
+        Raises CheckpointChanged when the checkpoint has not the bytes of `weights` any more; what
+        is held is of no use then.
         """
         layout = checkpoint.layout
         self._storage.begin()
@@ -67,9 +69,13 @@ class Baseline:
             self.buffers = self._storage.allocate(layout)
             changed = None
         self.layout = layout
-        for spec in layout.tensors:
+        for spec, leaves in zip(layout.tensors, weights.leaves, strict=True):
             if changed is None or spec.name in changed:
-                self.read(spec)[:] = checkpoint.read(spec)
+                held = self.read(spec)
+                held[:] = checkpoint.read(spec)
+                if leaf_digests(held) != leaves:
+                    rule = f"the published bytes of tensor {spec.name}"
+                    raise CheckpointChanged(name=spec.file, expected=rule, found="others")
         self.version, self.weights = version, weights
         self._storage.finish(version)
 
@@ -158,7 +164,8 @@ def _walk(
     progress: Progress,
 ) -> Baseline:
     have = None if held is None else held.version
-    steps = plan(reader.state, have=have, want=commit.version)
+    # What is left behind may be gone on from: a rollback of a rollback.
+    steps = plan(reader.state, have=have, want=commit.version, abandoned_too=True)
     buffers: Mapping[str, Bytes] = {} if held is None else held.buffers
     storage.begin()
     meter = Meter(progress, "fetch base", sum(step.nbytes for step in steps))

@@ -11,6 +11,7 @@ from skerry.bulletin.records import Commit, Record
 from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.dtypes import DTYPES
 from skerry.codec.encode import EncodedPack, encode_pack
+from skerry.codec.errors import ResultMismatch
 from skerry.codec.fold import fold_changes, patched_leaves
 from skerry.codec.layout import Layout, SideFile
 from skerry.codec.pack import Pack
@@ -141,10 +142,13 @@ def prove(encoded: EncodedPack, base: Base, checkpoint: Checkpoint, weights: Wei
     `weights` was measured on the new bytes, without the encoder's help.  Raises VerifyFailed.
     """
     pack = Pack.parse(encoded.data, checkpoint.layout)
-    leaves = {
-        changes.spec.name: patched_leaves(base.read(changes.spec), changes)
-        for changes in fold_changes(checkpoint.layout, [pack], base.read)
-    }
+    try:
+        leaves = {
+            changes.spec.name: patched_leaves(base.read(changes.spec), changes)
+            for changes in fold_changes(checkpoint.layout, [pack], base.read)
+        }
+    except ResultMismatch as error:
+        raise VerifyFailed(expected=error.expected, found=error.found) from error
     found = base.weights.replace(leaves).version()
     if found != weights.version():
         raise VerifyFailed(expected=weights.version(), found=found)

@@ -6,6 +6,7 @@ PublisherError
 │   ├── UnsafeEntry        a link, device, socket or unsafe name   the same: copy the files
 │   └── CheckpointChanged  a file changed while it was being read  the caller: publish again
 ├── StateBusy              another publisher uses the directory    the operator: one for each
+├── StateUnsuitable        the directory holds something else      the operator: an empty one
 ├── BaselineUnavailable    the parent's bytes cannot be rebuilt    the operator: publish a full
 └── VerifyFailed           the patch does not give the weights     report it: nothing is published
 """
@@ -51,6 +52,10 @@ class CheckpointChanged(CheckpointError):
 
 class StateBusy(PublisherError):
     """Another publisher has the state directory open."""
+
+
+class StateUnsuitable(PublisherError):
+    """The directory given for the publisher's state holds something else."""
 
 
 class BaselineUnavailable(PublisherError):

@@ -24,7 +24,7 @@ from skerry.publisher.baseline import Baseline, from_checkpoint, rebuild
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.config import PublisherConfig
 from skerry.publisher.draft import Draft, encode, is_same, prove
-from skerry.publisher.errors import BaselineUnavailable
+from skerry.publisher.errors import BaselineUnavailable, CheckpointChanged
 from skerry.publisher.plan import chain_to, decide
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import Clock, PublishReport
@@ -226,11 +226,16 @@ class Publisher:
 
     def _advance(self, version: int, draft: Draft) -> None:
         base, self._baseline = self._baseline, None  # advancing it may fail half way
-        if base is None:
-            base = from_checkpoint(version, draft.checkpoint, draft.weights, self._storage)
+        try:
+            if base is None:
+                base = from_checkpoint(version, draft.checkpoint, draft.weights, self._storage)
+            else:
+                base.advance(version, draft.checkpoint, draft.weights, draft.changed_tensors)
+        except (CheckpointChanged, OSError, MemoryError) as error:
+            # The version exists all the same; its bytes are fetched from the bulletin next time.
+            logger.warning("version %d is published, but not at hand any more: %s", version, error)
         else:
-            base.advance(version, draft.checkpoint, draft.weights, draft.changed_tensors)
-        self._baseline = base
+            self._baseline = base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,13 @@ def load_full(
         if file is None or file.size != shard.size:
             found = "no file" if file is None else f"{file.size} bytes"
             raise FormatError(f"{shard.name}: expected {shard.size} bytes, the full has {found}")
-        data = reader.read(reader.full_file(full, file))
-        if not data.startswith(shard.header):
+        buffer, at = buffers[shard.name], 0
+        for piece in reader.pieces(reader.full_file(full, file)):
+            buffer[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+            meter.add(len(piece))
+        if buffer[: len(shard.header)].tobytes() != shard.header:
             raise FormatError(f"{shard.name}: the header is not the layout's")
-        buffers[shard.name][:] = np.frombuffer(data, np.uint8)
-        meter.add(shard.size)
 
 
 def apply_packs(

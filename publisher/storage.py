@@ -19,7 +19,7 @@ import numpy as np
 
 from skerry.codec.digest import Bytes
 from skerry.codec.layout import Layout
-from skerry.publisher.errors import StateBusy
+from skerry.publisher.errors import StateBusy, StateUnsuitable
 
 _MARKER = "baseline.json"
 _WEIGHTS = "weights"
@@ -73,8 +73,12 @@ class StateDirectory:
     """Mapped files below a directory of the publisher's own, locked while it is open."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory, made if need be.  Raises StateBusy."""
+        """Take the directory, made if need be.  Raises StateBusy, StateUnsuitable."""
         directory.mkdir(parents=True, exist_ok=True)
+        if not (directory / _LOCK).exists() and any(directory.iterdir()):
+            # What lies below it gets replaced and removed: never anybody else's files.
+            rule = "expected a publisher's state directory, or an empty one"
+            raise StateUnsuitable(f"{directory}: {rule}")
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._unlock = weakref.finalize(self, os.close, lock)
         try:

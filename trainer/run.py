@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
-from skerry.trainer.smollm2 import smollm2
 
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import open_store
@@ -34,6 +33,7 @@ from skerry.trainer.learner import LearnerConfig
 from skerry.trainer.loop import RLTrainer, TrainerConfig
 from skerry.trainer.prompts import QUESTIONS, chat_prompt
 from skerry.trainer.rollouts import Sampling
+from skerry.trainer.smollm2 import smollm2
 from skerry.trainer.source import SourceModel
 from skerry.trainer.tiny import tiny_llama
 

@@ -23,6 +23,8 @@ from skerry.bulletin.errors import (
     ObjectTooLarge,
     OutcomeUnknown,
     ShortObject,
+    StoreDenied,
+    StoreError,
     StoreUnavailable,
 )
 from skerry.bulletin.keys import TEMPORARY, check_key, is_key
@@ -32,6 +34,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class LocalStore:
@@ -40,6 +43,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         # The root may be reached through links; below it there are none.
         self._root = root.absolute()
+        self._durable: set[str] = set()  # directories whose way from the root was synced
 
     def get(self, key: str, *, limit_bytes: int) -> bytes:
         with self._opened(key) as (fd, size):
@@ -72,6 +76,9 @@ class LocalStore:
                 _sync(key, directory)
                 raise AlreadyExists(key) from None
             except OSError as error:
+                if error.errno in _DENIED:
+                    rule = f"cannot make a hard link here: {error.strerror}"
+                    raise StoreDenied(key, rule) from error
                 raise OutcomeUnknown(key, f"link failed: {error.strerror}") from error
             _sync(key, directory)
 
@@ -95,7 +102,7 @@ class LocalStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StoreUnavailable(prefix, f"cannot open the root: {error.strerror}") from error
+            raise _trouble(prefix, "cannot open the root", error) from error
         yield from _walk(root, "", prefix, after)
 
     def delete(self, key: str) -> None:
@@ -107,7 +114,7 @@ class LocalStore:
                     _sync(key, directory)
         except OSError as error:
             if error.errno not in _NO_OBJECT:
-                raise StoreUnavailable(key, f"cannot delete: {error.strerror}") from error
+                raise _trouble(key, "cannot delete", error) from error
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[tuple[int, int]]:
@@ -118,7 +125,7 @@ class LocalStore:
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 raise NotFound(key) from None
-            raise StoreUnavailable(key, f"cannot open: {error.strerror}") from error
+            raise _trouble(key, "cannot open", error) from error
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
@@ -136,7 +143,7 @@ class LocalStore:
             except OSError as error:
                 if error.errno in _NO_OBJECT:
                     raise InvalidKey(key, "its directory is an object or a link") from None
-                raise StoreUnavailable(key, f"no directory: {error.strerror}") from error
+                raise _trouble(key, "no directory", error) from error
             temporary = TEMPORARY + secrets.token_hex(16)
             stack.callback(_discard, directory, temporary)
             yield directory, temporary, _write(key, directory, temporary, parts)
@@ -144,22 +151,38 @@ class LocalStore:
     @contextmanager
     def _directory(self, key: str, *, create: bool) -> Iterator[int]:
         """Open the directory of `key`, one segment at a time, through no symbolic link."""
-        segments = check_key(key).split("/")[:-1]
+        path, _, _ = check_key(key).rpartition("/")
+        segments = path.split("/") if path else []
+        create = create and not (path in self._durable and (self._root / path).is_dir())
         if create:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._make_root(key)
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for segment in segments:
                 if create:
                     with suppress(FileExistsError):
                         os.mkdir(segment, dir_fd=fd)
-                        os.fsync(fd)
+                    # Also when it was there: whoever made it may not have synced it yet.
+                    os.fsync(fd)
                 below = os.open(segment, _DIRECTORY, dir_fd=fd)
                 os.close(fd)
                 fd = below
+            if create:
+                self._durable.add(path)
             yield fd
         finally:
             os.close(fd)
+
+    def _make_root(self, key: str) -> None:
+        """Make the root and its parents, each durable in the one above it."""
+        above = next(path for path in self._root.parents if path.is_dir())
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StoreDenied(key, f"{self._root} is not a directory") from None
+        for path in (p for p in self._root.parents if p.is_relative_to(above)):
+            with suppress(PermissionError):  # not ours, so whoever made it has synced it
+                _sync_path(path)
 
 
 def _name(key: str) -> str:
@@ -203,7 +226,7 @@ def _unavailable(key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreUnavailable(key, f"cannot write: {error.strerror}") from error
+        raise _trouble(key, "cannot write", error) from error
 
 
 def _discard(directory: int, name: str) -> None:
@@ -216,6 +239,19 @@ def _sync(key: str, directory: int) -> None:
         os.fsync(directory)
     except OSError as error:
         raise OutcomeUnknown(key, f"cannot sync its directory: {error.strerror}") from error
+
+
+def _sync_path(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _trouble(key: str, what: str, error: OSError) -> StoreError:
+    kind = StoreDenied if error.errno in _DENIED else StoreUnavailable
+    return kind(key, f"{what}: {error.strerror}")
 
 
 def _is_directory(directory: int, name: str) -> bool:
@@ -247,7 +283,7 @@ def _walk(fd: int, path: str, prefix: str, after: str) -> Iterator[str]:
                 except OSError as error:
                     if error.errno in _NO_OBJECT:  # removed, or replaced by a link, meanwhile
                         continue
-                    raise StoreUnavailable(name, f"cannot open: {error.strerror}") from error
+                    raise _trouble(name, "cannot open", error) from error
                 yield from _walk(below, name, prefix, after)
     finally:
         os.close(fd)

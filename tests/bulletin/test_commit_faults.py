@@ -13,6 +13,7 @@ from skerry.bulletin.errors import (
     CommitConflict,
     Fenced,
     OutcomeUnknown,
+    StoreDenied,
     StoreUnavailable,
     StoreUnsafe,
     Tampered,
@@ -283,3 +284,44 @@ def test_a_probe_without_an_answer_is_no_verdict() -> None:
     assert list(inner.list_after("")) == []
     open_writer(FaultyStore(inner, after=lose))  # every reply is lost once, every put lands
     assert list(inner.list_after("")) == [keys.log(0)]
+
+
+def test_a_refusal_is_not_repeated_and_keeps_its_reason() -> None:
+    def deny(verb: str, key: str) -> None:
+        if verb == "put_if_absent":
+            raise StoreDenied(key, "read-only file system")
+
+    time = FakeTime()
+    with pytest.raises(StoreDenied, match="read-only"):
+        open_writer(FaultyStore(MemoryStore(), before=deny), patience=time.patience(60))
+    assert time.sleeps == []
+
+
+def test_an_append_that_is_refused_stays_open_until_it_is_settled() -> None:
+    denied = False
+
+    def deny(verb: str, key: str) -> None:
+        if denied and verb == "put_if_absent":
+            raise StoreDenied(key, "the credentials have ended")
+
+    store = MemoryStore()
+    writer = open_writer(FaultyStore(store, before=deny))
+    denied = True
+    with pytest.raises(StoreDenied):
+        publish(writer, "one")
+    with pytest.raises(CommitConflict, match="settle"):
+        publish(writer, "two")
+    denied = False
+    record = writer.settle()
+    assert record is not None
+    assert read_log(store).state.records[-1] == record
+
+
+@pytest.mark.parametrize("prefix", [keys.LOG_PREFIX, "hint/probe-"])
+def test_giving_up_says_what_the_store_said_last(prefix: str) -> None:
+    def fail(verb: str, key: str) -> None:
+        if verb == "put_if_absent" and key.startswith(prefix):
+            raise StoreUnavailable(key, "503 slow down")
+
+    with pytest.raises(OutcomeUnknown, match="503 slow down"):
+        open_writer(FaultyStore(MemoryStore(), before=fail))

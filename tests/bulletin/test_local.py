@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from skerry.bulletin.errors import AlreadyExists, InvalidKey, NotFound, StoreUnavailable
+from skerry.bulletin.errors import (
+    AlreadyExists,
+    InvalidKey,
+    NotFound,
+    StoreDenied,
+    StoreUnavailable,
+)
 from skerry.bulletin.stores.local import LocalStore
 from tests.bulletin.store_contract import StoreContract
 
@@ -164,11 +170,12 @@ def test_a_key_below_or_above_another_is_refused(tmp_path: Path) -> None:
     assert store.get("a/b", limit_bytes=1) == b"x"
 
 
-def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").write_bytes(b"")
     store = LocalStore(tmp_path / "root")
-    with pytest.raises(StoreUnavailable):
-        store.put("k", [b"x"])
+    for write in (store.put_if_absent, store.replace):
+        with pytest.raises(StoreDenied, match="is not a directory"):
+            write("k", b"x")
     with pytest.raises(StoreUnavailable):
         list(store.list_after(""))
 
@@ -180,3 +187,48 @@ def test_reading_an_absent_root_creates_nothing(tmp_path: Path) -> None:
         store.get("k", limit_bytes=1)
     store.delete("k")
     assert not (tmp_path / "root").exists()
+
+
+def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Record what is synced, by device and inode: durability has no other witness."""
+    seen: list[tuple[int, int]] = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        status = os.fstat(fd)
+        seen.append((status.st_dev, status.st_ino))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return seen
+
+
+def identity(path: Path) -> tuple[int, int]:
+    return path.stat().st_dev, path.stat().st_ino
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_every_directory_on_the_way_is_durable_before_an_object_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_before: bool
+) -> None:
+    root = tmp_path / "a" / "b"
+    if made_before:  # by another process, which may not have synced them yet
+        (root / "packs/00000001").mkdir(parents=True)
+    seen = synced_directories(monkeypatch)
+    LocalStore(root).put_if_absent("packs/00000001/p", b"x")
+    for directory in (root, root / "packs", root / "packs/00000001"):
+        assert identity(directory) in seen
+    if not made_before:
+        assert identity(tmp_path) in seen
+        assert identity(tmp_path / "a") in seen
+
+
+def test_a_second_object_syncs_its_own_directory_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("log/0", b"x")
+    seen = synced_directories(monkeypatch)
+    store.put_if_absent("log/1", b"x")
+    assert identity(tmp_path) not in seen
+    assert seen.count(identity(tmp_path / "log")) == 1

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import pytest
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, RecordInvalid, StoreUnavailable, Tampered, UntrustedKey
+from skerry.bulletin.errors import (
+    LogTooLong,
+    NotFound,
+    RecordInvalid,
+    StoreUnavailable,
+    Tampered,
+    UntrustedKey,
+)
 from skerry.bulletin.log import BulletinReader
-from skerry.bulletin.records import RECORD_LIMIT_BYTES
+from skerry.bulletin.records import RECORD_LIMIT_BYTES, ObjectRef
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.codec.digest import digest_bytes
+from skerry.codec.layout import Layout
 from tests.bulletin.faults import FakeTime, FaultyStore
 from tests.bulletin.log_builder import OTHER_SIGNER, SIGNER, LogBuilder
 from tests.bulletin.runs import commit_of, open_writer, publish
@@ -172,3 +181,55 @@ def test_the_files_of_a_full_are_read_by_reference() -> None:
     reader = BulletinReader(store)
     assert [file.name for file in full.files] == ["a.json", "model.safetensors"]
     assert [reader.read(reader.full_file(full, file)) for file in full.files] == [b"", b"zero!"]
+
+
+class EndlessLog(MemoryStore):
+    """An unsigned run whose owner never runs out of records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = LogBuilder.with_versions(1, signer=None)
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        seq = int(key.removeprefix(keys.LOG_PREFIX).removesuffix(".json"))
+        while len(self.log.slots) <= seq:
+            self.log.append(self.log.patch(parent=0))
+        return self.log.slots[seq]
+
+
+def test_a_log_without_an_end_is_refused_at_a_stated_size() -> None:
+    reader = BulletinReader(EndlessLog(), log_limit_bytes=20_000)
+    for _ in range(2):  # nor does it go on at the next look
+        with pytest.raises(LogTooLong, match="20000 bytes"):
+            reader.refresh()
+    assert sum(record.size for record in reader.state.records) <= 20_000
+
+
+def test_the_layouts_of_a_long_run_are_not_all_kept() -> None:
+    store, seen = MemoryStore(), []
+    reader = BulletinReader(store)
+    for number in range(50):
+        layout = Layout(shards=(), recipe={"number": number})
+        store.put(keys.layout(layout.digest()), [layout.to_bytes()])
+        seen.append(weakref.ref(reader.layout(layout.digest())))
+    assert 1 <= sum(layout() is not None for layout in seen) < 10
+
+
+def test_an_object_is_read_in_pieces_and_verified_at_its_end() -> None:
+    store = MemoryStore()
+    data = bytes(range(256)) * 40
+    ref = ObjectRef(key="packs/00000001/p", size=len(data), digest=digest_bytes(data))
+    store.put(ref.key, [data])
+    reader = BulletinReader(store, wait=FakeTime().patience(1))
+    pieces = list(reader.pieces(ref, piece_bytes=1000))
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) == 1000
+    store.put(ref.key, [data[:-1] + b"!"])
+    with pytest.raises(Tampered, match="packs/00000001/p"):
+        list(reader.pieces(ref, piece_bytes=1000))
+    store.put(ref.key, [data[:-1]])
+    with pytest.raises(Tampered, match="10239 bytes"):
+        list(reader.pieces(ref, piece_bytes=1000))
+    store.delete(ref.key)
+    with pytest.raises(NotFound, match="after waiting 1 s"):
+        list(reader.pieces(ref))

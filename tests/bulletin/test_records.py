@@ -111,10 +111,10 @@ def setting(path: str, value: object) -> Callable[[Json], None]:
     """Return a change that sets one field, given its path."""
 
     def change(record: Json) -> None:
-        *parents, last = path.split(".")
+        *parents, last = (int(part) if part.isdecimal() else part for part in path.split("."))
         target: Any = record
         for name in parents:
-            target = target[int(name)] if isinstance(target, list) else target[name]
+            target = target[name]
         target[last] = value
 
     return change
@@ -134,9 +134,11 @@ BAD_PATCH_FIELDS = [
     ("body.packs", {}), ("body.packs", []), ("body.packs", [1]), ("body.full", {}),
     ("body.full", []), ("body.elements", None), ("body.elements", 2), ("body.changed", 11),
     ("body.changed", True), ("body.bytes", 0), ("body.bytes", None),
-    ("body.packs.0.size", 0), ("body.packs.0.size", -1), ("body.packs.0.digest", "0" * 64),
-    ("body.packs.0.key", "packs/00000001/x"), ("body.packs.0.key", "../" + "0" * 64),
-    ("body.packs.0.key", "log/00000000000000000000.json"), ("body.packs.0.extra", 1),
+    ("body.packs.0", []), ("body.packs.0", ["packs/00000001/" + "0" * 64]),
+    ("body.packs.0", ["packs/00000001/" + "0" * 64, 10, "0" * 64]), ("body.packs.0", {}),
+    ("body.packs.0.1", 0), ("body.packs.0.1", -1), ("body.packs.0.0", None),
+    ("body.packs.0.0", "packs/00000001/x"), ("body.packs.0.0", "../" + "0" * 64),
+    ("body.packs.0.0", "log/00000000000000000000.json"),
 ]  # fmt: skip
 
 
@@ -157,7 +159,7 @@ HOSTILE_NAMES = ["", ".", "..", "../x", "/etc/passwd", "a/../../b", "a\\b", "a\0
 def test_a_full_with_a_hostile_file_name_is_refused(name: object) -> None:
     record = full_json()
     Record.parse(encode(record))
-    setting("body.full.files.0.name", name)(record)
+    setting("body.full.files.0.0", name)(record)
     with pytest.raises(RecordInvalid):
         Record.parse(encode(record))
 
@@ -165,8 +167,8 @@ def test_a_full_with_a_hostile_file_name_is_refused(name: object) -> None:
 BAD_FULL_FIELDS: list[tuple[str, object]] = [
     ("body.full", None), ("body.full.prefix", "full/1-x"), ("body.full.prefix", "packs/00000001/x"),
     ("body.full.prefix", "full/00000001-" + "0" * 32 + "/"), ("body.full.files", []),
-    ("body.full.files.0.size", -1), ("body.full.files.0.digest", None), ("body.bytes", 1),
-    ("body.base", "0" * 64),
+    ("body.full.files.0.1", -1), ("body.full.files.0.2", None), ("body.full.files.0", ["a", 1000]),
+    ("body.bytes", 1), ("body.base", "0" * 64),
 ]  # fmt: skip
 
 
@@ -182,9 +184,7 @@ def test_files_twice_or_out_of_order_are_refused() -> None:
     for names in (["b", "a"], ["a", "a"]):
         record = full_json()
         size = record["body"]["bytes"]
-        record["body"]["full"]["files"] = [
-            {"name": name, "size": size // 2, "digest": digest(name)} for name in names
-        ]
+        record["body"]["full"]["files"] = [[name, size // 2, digest(name)] for name in names]
         with pytest.raises(RecordInvalid, match="order of their names"):
             Record.parse(encode(record))
 
@@ -214,4 +214,11 @@ def test_a_thousand_packs_fit_into_one_record() -> None:
 
 
 def test_a_commit_of_one_pack_is_small() -> None:
-    assert len(encode(patch_json())) < 1000
+    assert len(encode(patch_json())) < 850
+
+
+def test_a_refusal_does_not_repeat_all_of_a_hostile_record() -> None:
+    data = encode({f"field {n}": n for n in range(20_000)})
+    with pytest.raises(RecordInvalid) as refusal:
+        Record.parse(data, what="log/7")
+    assert len(str(refusal.value)) < 1000

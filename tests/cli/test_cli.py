@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from skerry.bulletin.manifest import Manifest, TensorStat
 from skerry.bulletin.records import Commit
 from skerry.bulletin.stores import open_store
+from skerry.bulletin.writer import BulletinWriter
 from skerry.cli.app import app
 from skerry.cli.options import open_reader
+from skerry.codec.digest import digest_bytes
+from skerry.codec.layout import Layout
 from tests.publisher.samples import (
     Sample,
     edit_side_files,
@@ -321,3 +326,97 @@ def test_a_published_record_is_what_the_library_reads(run: Path) -> None:
     reader = open_reader(str(run))
     assert isinstance(reader.state.records[-1].body, Commit)
     assert open_store(str(run)).size(reader.state.commits[1].packs[0].key) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show"], ["show", "{run}", "seven"], ["log", "{run}", "--key", "nonsense"], ["frobnicate"],
+     ["publish", "{run}", "/nowhere"], ["show", "{run}", "--nonsense"],
+     ["verify", "{run}", "--version", "1"], ["pull", "{run}", "x", "--version", "-1"]],
+)  # fmt: skip
+def test_a_wrong_command_line_is_json_too(run: Path, arguments: list[str]) -> None:
+    result = skerry(*(argument.format(run=run) for argument in arguments), "--json")
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert (error["kind"], error["exit_code"]) == ("usage", 2)
+    assert error["message"]
+    assert error["acts"]
+
+
+def test_a_bulletin_is_not_taken_for_a_checkpoint(tmp_path: Path, run: Path) -> None:
+    before = read_tree(tmp_path)
+    line = refusal(1, "publish", tmp_path / "v0", run)
+    assert "BULLETIN before CKPT_DIR" in line
+    assert read_tree(tmp_path) == before
+
+
+def test_a_bulletin_at_a_file_is_refused_at_once(tmp_path: Path, samples: list[Sample]) -> None:
+    directory = samples[0].write(tmp_path / "v0")
+    (tmp_path / "file").touch()
+    assert "is not a directory" in refusal(3, "publish", tmp_path / "file", directory)
+
+
+def test_keygen_replaces_no_key_file(tmp_path: Path) -> None:
+    (tmp_path / "run.key.pub").write_text("of a key that is kept elsewhere")
+    assert "run.key.pub" in refusal(2, "keygen", tmp_path / "run.key")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.key.pub"]
+    assert (tmp_path / "run.key.pub").read_text() == "of a key that is kept elsewhere"
+
+
+def test_a_key_that_is_neither_a_file_nor_digits_is_said_to_be_so(run: Path) -> None:
+    result = skerry("log", run, "--key", "run.key.pub")
+    assert result.exit_code == 2
+    assert "no such file" in " ".join(result.stderr.split())
+
+
+def hostile(tmp_path: Path) -> Path:
+    """Return an unsigned run whose writer keeps the form of records and nothing else."""
+    bulletin = tmp_path / "hostile"
+    writer = BulletinWriter.open(
+        open_store(str(bulletin)), signer=None, writer="w", now=lambda: 2**63 - 1
+    )
+    layout = writer.put_layout(Layout(shards=()))
+    stat = TensorStat(name="not there", changed=1, words=1, nbytes=1)
+    writer.commit(
+        parent=None, step=0, layout=layout, base=None, result=digest_bytes(b""), elements=1,
+        manifest=writer.put_manifest(Manifest(layout=layout, tensors=(stat,))), changed=1,
+        full=writer.put_full([("a", [b""])]),
+    )  # fmt: skip
+    return bulletin
+
+
+def test_hostile_records_are_refused_and_never_a_traceback(tmp_path: Path) -> None:
+    bulletin = hostile(tmp_path)
+    assert f"{2**63 - 1} ms" in skerry("log", bulletin).stdout
+    for extra in ([], ["--tensors"]):
+        line = refusal(1, "show", bulletin, *extra)
+        assert "RecordInvalid" in line
+        assert "not there" in line
+    assert skerry("show", bulletin, "9" * 5000).exit_code == 2
+    assert "not there" in skerry("verify", bulletin).stdout
+
+
+def test_names_that_are_not_text_can_be_printed(tmp_path: Path, run: Path) -> None:
+    target = tmp_path / os.fsdecode(b"pulled-\xff")
+    done = process("pull", run, target, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["directory"] == str(target)
+
+
+def test_a_table_is_whole_on_a_narrow_terminal(run: Path) -> None:
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "skerry", "log", str(run)]
+    env = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+    subprocess.run(command, stdout=child, env=env, check=True)
+    os.close(child)
+    text = os.read(parent, 100_000).decode()
+    os.close(parent)
+    assert "…" not in text
+    assert "skerry-publish" in text
+
+
+def test_a_reader_that_leaves_early_is_no_trouble(run: Path) -> None:
+    for command in ("log", "show"):
+        line = f"{sys.executable} -u -m skerry {command} {run} --json | true"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+        assert done.stderr == ""

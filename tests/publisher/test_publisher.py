@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,21 +20,26 @@ from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
-from skerry.bulletin.stores import MemoryStore
+from skerry.bulletin.stores import LocalStore, MemoryStore
+from skerry.codec.digest import Bytes
 from skerry.codec.encode import EncodedPack
+from skerry.codec.tensors import TensorSpec
 from skerry.island_agent.pull import pull
 from skerry.publisher import (
     BaselineUnavailable,
     Checkpoint,
     CheckpointChanged,
+    MemoryStorage,
     Publisher,
     PublisherConfig,
     ServedTensor,
     StateBusy,
     StateDirectory,
+    StateUnsuitable,
     VerifyFailed,
 )
 from skerry.publisher.audit import audit
+from skerry.publisher.baseline import rebuild
 from skerry.publisher.draft import encode, prove
 from skerry.publisher.patch_file import MeasuredCheckpoint
 from tests.publisher.samples import edit_side_files, edit_weights, make, read_tree
@@ -437,3 +445,118 @@ def test_a_state_directory_serves_one_publisher_at_a_time(tmp_path: Path) -> Non
         StateDirectory(tmp_path / "state")
     held.close()
     StateDirectory(tmp_path / "state").close()
+
+
+def test_an_abandoned_version_can_be_gone_on_from(tmp_path: Path) -> None:
+    states = [nudge(weights(), n, n) for n in range(5)]
+    store = MemoryStore()
+    for number, parent in enumerate((None, 0, 0, 1, 3)):  # 1 is abandoned by 2, 2 by 3
+        publisher = Publisher.open(store)  # with nothing in hand
+        publisher.publish(Checkpoint.from_arrays(states[number]), parent=parent)
+    publisher.publish(Checkpoint.from_arrays(states[2]), parent=2)
+    reader = BulletinReader(store)
+    reader.refresh()
+    assert reader.state.abandoned == {1, 3, 4}
+    assert [str(finding) for finding in audit(reader, deep=True)] == []
+    assert_version(store, 5, states[2], tmp_path)
+
+
+class FullDisk(MemoryStorage):
+    """Storage on which a baseline can be allocated and, while `full`, not finished."""
+
+    full = False
+
+    def finish(self, version: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_what_happens_after_the_commit_does_not_undo_it(tmp_path: Path) -> None:
+    states = [nudge(weights(), n, n) for n in range(4)]
+    store, storage = MemoryStore(), FullDisk()
+    publisher = Publisher.open(store, storage=storage)
+    for step, state in enumerate(states):
+        storage.full = step in (0, 2)
+        report = publisher.publish_arrays(state, step=step)
+        assert (report.version, report.step) == (step, step)
+    for version, state in enumerate(states):
+        assert_version(store, version, state, tmp_path)
+
+
+class Shifting(Checkpoint):
+    """A checkpoint whose weights change, with no trace left, once they are said to be unchanged."""
+
+    shifted = False
+
+    def read(self, spec: TensorSpec) -> Bytes:
+        data = super().read(spec)
+        return data ^ np.uint8(1) if self.shifted else data
+
+    def check_unchanged(self) -> None:
+        super().check_unchanged()
+        self.shifted = True
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_baseline_is_never_what_was_not_published(tmp_path: Path, first: bool) -> None:
+    states = [nudge(weights(), n, n) for n in range(3)]
+    store = MemoryStore()
+    publisher = Publisher.open(store)
+    if not first:
+        publisher.publish_arrays(states[0], step=0)
+    shifting = Shifting.from_arrays(states[1])
+    version = publisher.publish(shifting).version
+    report = publisher.publish_arrays(states[2], step=9)
+    assert report.kind == "patch"
+    assert_version(store, version, states[1], tmp_path)
+    assert_version(store, report.version, states[2], tmp_path)
+
+
+def test_a_state_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "model" / "weights" / "mine.bin"
+    precious.parent.mkdir(parents=True)
+    precious.write_bytes(b"x")
+    with pytest.raises(StateUnsuitable, match="model"):
+        StateDirectory(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["weights"]
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        StateDirectory(tmp_path / "empty").close()
+
+
+def test_a_base_is_fetched_a_piece_at_a_time() -> None:
+    rng = np.random.default_rng(0)
+    tensors = {f"t{n}": bf16(rng.integers(0, 1 << 16, 8 << 20, dtype=np.uint16)) for n in range(4)}
+    with TemporaryDirectory() as directory:  # 64 MiB in one shard
+        store = LocalStore(Path(directory))
+        Publisher.open(store).publish_arrays(tensors, step=0)
+        del tensors
+        reader = BulletinReader(store)
+        reader.refresh()
+        tracemalloc.start()
+        try:
+            base = rebuild(reader, 0, MemoryStorage())
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        held = sum(buffer.nbytes for buffer in base.buffers.values())
+    assert peak - held < 24 << 20
+
+
+class Trembling(Checkpoint):
+    """A checkpoint whose weights are others at every look."""
+
+    looks = 0
+
+    def read(self, spec: TensorSpec) -> Bytes:
+        self.looks += 1
+        return super().read(spec) ^ np.uint8(self.looks & 7)
+
+
+def test_weights_that_change_under_the_encoder_are_no_version() -> None:
+    store = MemoryStore()
+    publisher = Publisher.open(store)
+    publisher.publish_arrays(weights(), step=0)
+    with pytest.raises(VerifyFailed):
+        publisher.publish(Trembling.from_arrays(weights(1)))
+    assert list(commits(store)) == [0]

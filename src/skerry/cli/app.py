@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from skerry.cli import agent, info, inspect, keys, patches, publish, pull
-from skerry.cli.command import SkerryCommand
+from skerry.cli.command import SkerryCommand, SkerryGroup
 
 app = typer.Typer(
     name="skerry",
+    cls=SkerryGroup,
     help="Move policy weights from one trainer to rollout engines elsewhere, as bitwise patches.",
     epilog="Exit codes: 0 done, 1 refused or different, 2 usage, 3 store, disk or network trouble.",
     no_args_is_help=True,

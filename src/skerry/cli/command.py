@@ -8,9 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from skerry.cli.output import print_json
+
+# Of click, or of the copy of it that newer versions of typer carry.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class SkerryGroup(TyperGroup):
+    """All subcommands; that a command line is wrong is told as JSON, too, if it asks for that."""
+
+    def invoke(self, ctx: Any) -> Any:
+        as_json = "--json" in ctx.args
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            if as_json:
+                from skerry.cli.failures import usage
+
+                print_json({"error": usage(error).to_json()})
+            raise
 
 
 class SkerryCommand(TyperCommand):
@@ -19,6 +37,8 @@ class SkerryCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # whoever reads our output has seen enough: typer ends quietly
         except Exception as error:  # the command's boundary: reported, or raised again as it is
             from skerry.cli.failures import explain
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from skerry.bulletin import errors as bulletin
 from skerry.codec import errors as codec
@@ -52,6 +53,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (bulletin.KeyFileInvalid, USAGE, "you: give another key file, or repair this one"),
     (bulletin.StoreUnsafe, TROUBLE, "the operator: stop writing, the store breaks its promises"),
     (bulletin.OutcomeUnknown, TROUBLE, "you: look at the log, then run the command again"),
+    (bulletin.StoreDenied, TROUBLE, "the operator: permissions there, or another address"),
     (bulletin.StoreError, TROUBLE, "the operator of the store; then run the command again"),
     (bulletin.UntrustedKey, REFUSED, "the operator: compare the pinned key with the run's"),
     (bulletin.Tampered, REFUSED, "the operator: find out who changed the object"),
@@ -60,7 +62,8 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
         REFUSED,
         "whoever runs the writer: it wrote a record against the rules",
     ),
-    (bulletin.KeyMismatch, REFUSED, "you: use the run's key"),
+    (bulletin.LogTooLong, REFUSED, "the operator: find out who writes that log"),
+    (bulletin.KeyMismatch, REFUSED, "you: give the run's key with --sign"),
     (bulletin.Fenced, REFUSED, "nobody: another publisher has taken over the run"),
     (bulletin.CommitConflict, REFUSED, "you: look at the log, then publish again"),
     (bulletin.VersionUnknown, REFUSED, "you: name a version that the log has"),
@@ -70,6 +73,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (publisher.CheckpointChanged, REFUSED, "you: run the command again while nothing writes there"),
     (publisher.CheckpointError, REFUSED, "whoever wrote the checkpoint"),
     (publisher.StateBusy, REFUSED, "you: give every publisher a state directory of its own"),
+    (publisher.StateUnsuitable, REFUSED, "you: give an empty or new directory to --state"),
     (publisher.BaselineUnavailable, REFUSED, "you: publish with --full"),
     (publisher.VerifyFailed, REFUSED, "the developers: report it; nothing was published"),
     (codec.LimitExceeded, REFUSED, "the operator: find out who wrote that"),
@@ -96,6 +100,13 @@ def explain(error: BaseException) -> Failure | None:
     if isinstance(error, island.IslandError):
         return _failure(error, type(error).__name__, REFUSED, error.acts)
     return None
+
+
+def usage(error: Any) -> Failure:
+    """Return what to tell about a command line that typer refuses."""
+    message = " ".join(error.format_message().split())
+    acts = "you: see --help of the command"
+    return Failure(kind="usage", message=message, acts=acts, exit_code=USAGE)
 
 
 def _failure(error: BaseException, kind: str, exit_code: int, acts: str) -> Failure:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from skerry.codec.layout import Layout
 
 
+_DIGITS = 20  # of a version: no number of a record has as many
+
+
 def log(bulletin: BulletinArgument, key: KeyOption = None, as_json: JsonOption = False) -> None:
     """List the run's records, oldest first.
 
@@ -73,7 +76,7 @@ def show(
     """
     reader = open_reader(bulletin, key)
     record, commit = _find(reader, version)
-    layout, manifest = reader.layout(commit.layout), reader.manifest(commit.manifest)
+    layout, manifest = _described(reader, commit)
     values = _values(reader, record, commit, layout, manifest)
     if as_json:
         table = {"tensors": _tensor_rows(layout, manifest)} if tensors else {}
@@ -107,14 +110,27 @@ def _find(reader: BulletinReader, text: str) -> tuple[Record, Commit]:
         raise CommandError("the run has no version yet", acts="the publisher")
     if text == "latest":
         number = newest.version
-    elif text.isdecimal():
+    elif text.isdecimal() and len(text) < _DIGITS:
         number = int(text)
     else:
-        raise typer.BadParameter(f"expected a number or latest, found {text!r}")
+        raise typer.BadParameter(f"expected a number or latest, found {text!r:.40}")
     for record in reader.state.records:
         if isinstance(record.body, Commit) and record.body.version == number:
             return record, record.body
     raise VersionUnknown(number, newest=newest.version)
+
+
+def _described(reader: BulletinReader, commit: Commit) -> tuple[Layout, Manifest]:
+    """Return a version's layout and a manifest that fits it.  Raises RecordInvalid."""
+    from skerry.bulletin import keys
+    from skerry.bulletin.errors import RecordInvalid
+
+    layout, manifest = reader.layout(commit.layout), reader.manifest(commit.manifest)
+    unknown = {stat.name for stat in manifest.tensors} - {spec.name for spec in layout.tensors}
+    if unknown:
+        rule = f"names tensor {min(unknown)!r:.120}, which the layout lacks"
+        raise RecordInvalid(keys.manifest(commit.manifest), rule)
+    return layout, manifest
 
 
 def _values(

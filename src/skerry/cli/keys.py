@@ -24,12 +24,16 @@ def keygen(
 
     PATH is the private Ed25519 key, mode 0600; PATH.pub holds the public one, 64 hex digits.
     """
+    from skerry.bulletin.errors import KeyFileInvalid
     from skerry.bulletin.signing import Signer
 
+    public = path.with_name(path.name + ".pub")
+    if public.exists():
+        raise KeyFileInvalid(f"{public}: File exists")
     signer = Signer.generate()
     signer.save(path)
-    public = path.with_name(path.name + ".pub")
-    public.write_text(f"{signer.public_key}\n")
+    with public.open("x") as file:
+        file.write(f"{signer.public_key}\n")
     if as_json:
         print_json({"private": str(path), "public": str(public), "key": signer.public_key.hex})
     else:

@@ -53,6 +53,11 @@ def parse_key(text: str | None) -> PublicKey | None:
     try:
         return PublicKey.parse(path.read_text().strip() if path.is_file() else text)
     except (FormatError, UnicodeDecodeError) as error:
+        if not path.exists():
+            rule = (
+                f"expected 64 lower-case hex digits or a .pub file, and no such file: {text!r:.80}"
+            )
+            raise typer.BadParameter(rule, param_hint="--key") from error
         raise typer.BadParameter(str(error), param_hint="--key") from error
 
 

@@ -14,11 +14,11 @@ import typer
 if TYPE_CHECKING:
     from skerry.publisher.progress import Progress
 
-_PIPE_WIDTH = 240  # digests are not to be cut in a log file
+_WIDTH = 240  # digests and figures are not to be cut
 
 
 def print_json(value: object) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(json.dumps(value))  # ASCII: a path need not be text, a terminal not UTF-8
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -31,7 +31,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; columns of figures are aligned to the right."""
-    from rich.console import Console
+    from rich.console import Console, ConsoleDimensions
     from rich.table import Table
 
     body = [tuple(row) for row in rows]
@@ -41,7 +41,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column, justify="right" if figures else "left", no_wrap=True)
     for row in body:
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False)
+    # A row that is too long for the terminal is folded by it: nothing is cut.
+    console = Console(markup=False)
+    console.size = ConsoleDimensions(max(console.width, _WIDTH), console.height)
     console.print(table)
 
 
@@ -59,7 +61,11 @@ def share(changed: int | None, elements: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    """Return a time in UTC, or the number itself where no calendar reaches."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
 
 
 @contextmanager

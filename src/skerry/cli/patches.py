@@ -36,8 +36,11 @@ def diff(
     with progress_bar() as progress:
         data, summary = make_patch(Checkpoint.scan(old), Checkpoint.scan(new), progress)
     temporary = output.with_name(f".{output.name}.new")
-    temporary.write_bytes(data)
-    os.replace(temporary, output)
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)  # of a write that failed
     if as_json:
         print_json(asdict(summary))
         return

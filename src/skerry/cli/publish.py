@@ -58,8 +58,10 @@ def publish(
     decoded again, and compared before anything is uploaded.  The version exists once its record
     is in the log, and not before.
     """
+    from skerry.bulletin import keys
     from skerry.bulletin.signing import Signer
     from skerry.bulletin.stores import open_store
+    from skerry.cli.failures import CommandError
     from skerry.publisher import (
         Checkpoint,
         MemoryStorage,
@@ -68,6 +70,9 @@ def publish(
         StateDirectory,
     )
 
+    if (checkpoint / keys.log(0)).exists():
+        rule = f"{checkpoint}: expected a checkpoint, found a bulletin"
+        raise CommandError(rule, acts="you: give BULLETIN before CKPT_DIR")
     scanned = Checkpoint.scan(checkpoint)
     publisher = Publisher.open(
         open_store(bulletin),

@@ -55,7 +55,7 @@ def verify(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR]",
+            metavar="DIR",
             exists=True,
             file_okay=False,
             show_default=False,

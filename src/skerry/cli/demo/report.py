@@ -17,7 +17,8 @@ Summary = Mapping[str, Any]
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 100rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 100rem;
+  margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block;
   overflow-x: auto; }
 th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; }
