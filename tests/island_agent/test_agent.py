@@ -335,6 +335,7 @@ def test_a_log_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_of_structure_arrives_exactly(tmp_path: Path) -> None:
+    """H-1."""
     run = make_run(1)
     engine = ByteEngine()
 

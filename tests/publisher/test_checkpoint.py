@@ -87,6 +87,7 @@ def test_an_index_in_a_subdirectory_speaks_of_the_shards_beside_it(tmp_path: Pat
 def test_an_index_that_does_not_fit_is_refused_with_shard_and_tensor(
     tmp_path: Path, weight_map: dict[str, str], named: list[str]
 ) -> None:
+    """G-1."""
     write(tmp_path, {"a.safetensors": shard("x"), "b.safetensors": shard("y")})
     write(tmp_path, {INDEX: index(weight_map)})
     with pytest.raises(IndexMismatch) as refusal:
@@ -132,6 +133,7 @@ def test_an_index_that_is_no_index_is_refused(tmp_path: Path, text: bytes) -> No
     ],
 )
 def test_an_index_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
+    """G-2."""
     inside = tmp_path / "model"
     write(tmp_path, {"a.safetensors": shard("x")})
     write(inside, {"a.safetensors": shard("x"), INDEX: index({"x": name})})
@@ -141,6 +143,7 @@ def test_an_index_that_points_outside_is_refused(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("target", ["inside", "outside", "nowhere"])
 def test_a_linked_shard_or_side_file_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    """G-2."""
     model = write(tmp_path / "model", {"a.safetensors": shard("x")})
     write(tmp_path, {"outside": shard("y")})
     (model / "b.safetensors").symlink_to({"inside": "a.safetensors"}.get(target, f"../{target}"))

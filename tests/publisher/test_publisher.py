@@ -100,6 +100,7 @@ def test_all_transitions_of_special_values_are_exact_and_counted_by_bits(tmp_pat
 
 
 def test_no_dtype_is_cast(tmp_path: Path) -> None:
+    """E-4."""
     tensors: dict[str, Any] = {
         **weights(),
         "router": np.array([1.0000001, -1.0000001], np.float32),
@@ -118,6 +119,7 @@ def test_no_dtype_is_cast(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["scale alone", "requantized block", "both scales"])
 def test_fp8_weights_and_their_scales_switch_together(tmp_path: Path, what: str) -> None:
+    """H-2."""
     rng = np.random.default_rng(3)
 
     def fp8(dtype: str, shape: tuple[int, ...]) -> ServedTensor:
@@ -148,6 +150,7 @@ def test_fp8_weights_and_their_scales_switch_together(tmp_path: Path, what: str)
 
 
 def test_figures_count_all_elements_and_give_every_size() -> None:
+    """M-2."""
     tensors = {
         "big": bf16(np.zeros((64, 8192), np.uint16)),
         "small": bf16(np.zeros(64, np.uint16)),
@@ -183,6 +186,7 @@ def test_figures_count_all_elements_and_give_every_size() -> None:
 def test_a_change_of_structure_becomes_a_full_version_that_says_why(
     tmp_path: Path, change: Any, said: str
 ) -> None:
+    """H-1."""
     before = {**weights(), "head": bf16(np.arange(24, dtype=np.uint16).reshape(4, 6))}
     after = change(before)
     store = MemoryStore()
