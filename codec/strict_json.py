@@ -7,6 +7,7 @@ Canonical form: UTF-8, keys sorted by code point, no white space, integers only.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from skerry.codec.errors import FormatError
@@ -73,8 +74,7 @@ def check_fields(value: Mapping[str, object], where: str, *names: str) -> None:
 def _unique(pairs: list[tuple[str, object]], where: str) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise FormatError(f"{where}: key {twice!r:.80} is given twice")
     return result
 

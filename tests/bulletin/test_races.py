@@ -31,7 +31,10 @@ def fight(store: ObjectStore, name: str) -> tuple[list[Record], int]:
     published: list[Record] = []
     lost = 0
     while True:
-        writer = open_writer(store, writer=name, patience=PATIENCE)
+        try:
+            writer = open_writer(store, writer=name, patience=PATIENCE)
+        except CommitConflict:  # threads take turns so coarsely that the other one always won
+            continue
         try:
             while len(writer.reader.state.commits) < VERSIONS:
                 published.append(publish(writer, f"{name} {len(published)}"))

@@ -134,6 +134,13 @@ def test_canonical_json_has_one_form(value: object) -> None:
     assert canonical(parse_json(text, "t")) == text
 
 
+def test_a_key_that_is_given_twice_is_named_among_any_number_of_keys() -> None:
+    """Were the search quadratic, this would take hours."""
+    keys = ",".join(f'"{i}":0' for i in [*range(300_000), 299_999])
+    with pytest.raises(FormatError, match="'299999' is given twice"):
+        parse_json(b"{" + keys.encode() + b"}", "t")
+
+
 @pytest.mark.parametrize("text", ["", "AB" * 32, "0" * 63, "0" * 65, "g" * 64, None, 7])
 def test_a_digest_is_64_lower_case_hex_digits(text: object) -> None:
     from skerry.codec.digest import parse_digest
