@@ -89,7 +89,7 @@ def published(tmp_path: Path) -> Run:
     ],
 )
 def test_a_kill_at_each_step_of_a_patch_ends_in_one_version(
-    tmp_path: Path, run: Run, step: str, occurrence: int, expected: int
+    tmp_path: Path, run: Run, step: str, occurrence: int, expected: set[int]
 ) -> None:
     catch_up(tmp_path, 0)
     finish(child(tmp_path, 1, KILL, step, occurrence), -KILL)
@@ -129,20 +129,21 @@ def test_a_kill_during_the_first_download_leaves_nothing_or_the_version(
 @pytest.mark.parametrize(
     ("step", "occurrence", "expected"),
     [
-        ("objects-spooled", 1, 0),
-        (TENSOR_DECODED, 2, 0),
-        ("journal-durable", 1, 1),
-        (TENSOR_WRITTEN, 2, 1),
-        ("words-written", 1, 1),
-        ("marker-moved", 1, 1),
+        # The loop hears of the signal while a thread stages on: either version may be the last.
+        ("objects-spooled", 1, {0, 1}),
+        (TENSOR_DECODED, 2, {0, 1}),
+        ("journal-durable", 1, {1}),
+        (TENSOR_WRITTEN, 2, {1}),
+        ("words-written", 1, {1}),
+        ("marker-moved", 1, {1}),
     ],
 )
 def test_a_stop_in_the_middle_of_an_install_ends_in_order_with_one_version(
-    tmp_path: Path, run: Run, step: str, occurrence: int, expected: int
+    tmp_path: Path, run: Run, step: str, occurrence: int, expected: set[int]
 ) -> None:
     catch_up(tmp_path, 0)
     finish(child(tmp_path, 1, int(signal.SIGTERM), step, occurrence, mode="run"), 0)
-    assert held_version(tmp_path, run) == expected
+    assert held_version(tmp_path, run) in expected
 
 
 @pytest.mark.parametrize(

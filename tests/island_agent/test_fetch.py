@@ -173,4 +173,5 @@ def test_objects_are_fetched_within_the_stated_memory(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 200_000 * 3**2 + 3 * 2**20 + 1_000_000  # ranges, blocks to hash, all the rest
+    # Ranges, each of which may exist twice while it is handed over; blocks to hash; all the rest.
+    assert peak < 2 * 200_000 * 3**2 + 3 * 2**20 + 1_000_000
