@@ -89,7 +89,7 @@ def published(tmp_path: Path) -> Run:
     ],
 )
 def test_a_kill_at_each_step_of_a_patch_ends_in_one_version(
-    tmp_path: Path, run: Run, step: str, occurrence: int, expected: set[int]
+    tmp_path: Path, run: Run, step: str, occurrence: int, expected: int
 ) -> None:
     catch_up(tmp_path, 0)
     finish(child(tmp_path, 1, KILL, step, occurrence), -KILL)
