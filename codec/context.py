@@ -201,6 +201,8 @@ class _Reader:
         self.data: Bytes = np.frombuffer(bytes(4) + b"".join(chunks) + bytes(4), np.uint8)
         self.begin = np.cumsum(self.sizes) - self.sizes + 4
         self.coder = Decoder(self.data, self.begin)
+        if bool((self.coder.state < LOW).any()):
+            raise FormatError("a coded chunk starts with a state that no encoder leaves")
         self.used = np.zeros(len(chunks), np.int64)  # raw bits taken so far
         self.most = 8 * (self.sizes - 4) + SEED_BITS  # raw bits that the bytes have room for
         # The 32 raw bits that start in each byte: it is the lowest, the bytes before it follow.

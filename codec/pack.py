@@ -48,6 +48,7 @@ class Pack:
     index: PackIndex
     tensors: Sequence[TensorSpec]
     leaf_checks: Mapping[tuple[int, int], bytes]  # by tensor number and leaf number
+    leaves: Mapping[int, Sequence[int]]  # the leaf numbers of these, by tensor number
     chunks: Mapping[int, Sequence[tuple[ChunkEntry, memoryview]]]  # payloads by tensor number
     stored_files: tuple[memoryview, ...]
 
@@ -83,6 +84,10 @@ class Pack:
             index=index,
             tensors=layout.tensors,
             leaf_checks=dict(zip(leaves, map(bytes, parts[:files_from]), strict=True)),
+            leaves={
+                tensor: tuple(leaf for _, leaf in group)
+                for tensor, group in groupby(leaves, key=lambda pair: pair[0])
+            },
             chunks={
                 tensor: tuple(group)
                 for tensor, group in groupby(
