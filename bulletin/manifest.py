@@ -25,18 +25,9 @@ from skerry.codec.strict_json import (
     check_fields,
     parse_json,
 )
+from skerry.codec.tensors import TensorStat
 
 MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024  # unpacked: a million tensors with short names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorStat:
-    """How much of one tensor changed: `changed` of its `words`, in `nbytes` bytes of the patch."""
-
-    name: str
-    changed: int
-    words: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,14 +33,12 @@ from skerry.codec.ragged import Steps
 from skerry.codec.rans import LOW, SEED_BITS, Decoder, encode_streams
 from skerry.codec.rates import CUMULATIVE, LOOKUP, NEVER, SYMBOLS, TOTAL, Ints, shift_of
 from skerry.codec.scan import ChunkDiff, classes_of, locate, population_of
-from skerry.codec.steps import from_symbols, steps, take_steps, to_symbols, widths_of
-
-Bits = npt.NDArray[np.uint8]
+from skerry.codec.steps import from_symbols, take_steps, to_symbols, widths_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coded:
-    """One chunk as the coder sees it: the compressed bytes, or what is needed to make them."""
+    """How one chunk is coded: all that its bytes do not say themselves."""
 
     dtype: DType
     profile: Profile
@@ -53,13 +51,12 @@ def encode_chunks(diffs: Sequence[ChunkDiff], settings: Sequence[Coded]) -> list
     starts, frequencies, raws, seeds = [], [], [], []
     for diff, setting in zip(diffs, settings, strict=True):
         gap_start, gap_frequency, gap_raw, gap_width = _gaps(diff, setting)
-        magnitude, down = steps(diff.old, diff.new, setting.dtype)
         precision = setting.profile.precision_of(diff.classes)
-        symbol, extra, width = to_symbols(magnitude, precision)
+        symbol, extra, width = to_symbols(diff.magnitude, precision)
         start, frequency = _magnitudes(symbol, diff.classes, setting.profile)
         starts.append(np.concatenate([gap_start, start]))
         frequencies.append(np.concatenate([gap_frequency, frequency]))
-        directions = down.astype(np.uint8)
+        directions = diff.down.astype(np.uint8)
         kept = min(SEED_BITS, directions.size)
         stored = directions.size - kept
         raws.append(
@@ -161,8 +158,8 @@ def decode_chunks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One class that a chunk walks through, as columns over all chunks of a batch."""
+class _Rows:
+    """The classes that each chunk of a batch walks through, one row each, as columns."""
 
     classes: Ints
     population: Ints
@@ -171,7 +168,7 @@ class _Row:
     begin: Ints  # of each chunk's rows, and one more
 
     @classmethod
-    def of(cls, populations: Sequence[Ints], settings: Sequence[Coded]) -> _Row:
+    def of(cls, populations: Sequence[Ints], settings: Sequence[Coded]) -> _Rows:
         classes, population, rates = [], [], []
         for people, setting in zip(populations, settings, strict=True):
             tilted = setting.profile.tilted(setting.tilt)
@@ -215,7 +212,7 @@ class _Reader:
         self, populations: Sequence[Ints], settings: Sequence[Coded]
     ) -> list[tuple[Ints, Ints]]:
         """Return class and rank of every change of every chunk, in class order."""
-        rows = _Row.of(populations, settings)
+        rows = _Rows.of(populations, settings)
         lanes = np.flatnonzero(np.diff(rows.begin))
         row, stop = rows.begin[:-1][lanes], rows.begin[1:][lanes]
         cursor = np.zeros(lanes.size, np.int64)

@@ -7,7 +7,7 @@ are coded and the next chunks get profiles of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,10 +24,8 @@ from skerry.codec.planes import encode_planes
 from skerry.codec.profile import Profile, fit
 from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, NEVER, TOTAL, Ints
 from skerry.codec.scan import CHUNK_WORDS, ChunkDiff, scan
-from skerry.codec.steps import U64, steps, to_symbols
-from skerry.codec.tensors import TensorSpec
-
-Read = Callable[[TensorSpec], Bytes]
+from skerry.codec.steps import to_symbols
+from skerry.codec.tensors import Read, TensorSpec, TensorStat
 
 PENDING_CHANGES = 1 << 23
 _INDEX_LEVEL = 19
@@ -36,22 +34,12 @@ _TRY_DENSE_FROM = 8  # dense forms are tried when coding would cost over 1/8 of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorStats:
-    """How much of a tensor changed: words, of how many, and the bytes of its chunks."""
-
-    name: str
-    changed: int
-    words: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedPack:
     """A pack's bytes, the result digests of the leaves that changed, and what changed where."""
 
     data: bytes
     leaves: Mapping[str, Mapping[int, Digest]]
-    stats: tuple[TensorStats, ...]  # tensors that changed
+    stats: tuple[TensorStat, ...]  # tensors that changed
 
     @property
     def changed(self) -> int:
@@ -87,7 +75,6 @@ class _Pending:
     start: int
     count: int
     diff: ChunkDiff
-    magnitude: U64
 
 
 @dataclass(slots=True)
@@ -112,10 +99,9 @@ class _Encoder:
             diff = scan(old[start:stop], new[start:stop], spec.type)
             if diff is None:
                 continue
-            magnitude, _ = steps(diff.old, diff.new, spec.type)
-            self._pending.append(_Pending(number, start, stop - start, diff, magnitude))
-            self.changed[number] = self.changed.get(number, 0) + magnitude.size
-            self._held += magnitude.size
+            self._pending.append(_Pending(number, start, stop - start, diff))
+            self.changed[number] = self.changed.get(number, 0) + diff.positions.size
+            self._held += diff.positions.size
             if self._held >= PENDING_CHANGES:
                 self.flush()
 
@@ -128,7 +114,7 @@ class _Encoder:
             profile, tilts = fit(
                 np.stack([p.diff.population for p in group]),
                 np.stack([p.diff.changed for p in group]),
-                [p.magnitude for p in group],
+                [p.diff.magnitude for p in group],
                 [p.diff.classes.astype(np.int64) for p in group],
             )
             self._code(group, specs[group[0].tensor].type, profile, tilts)
@@ -229,7 +215,7 @@ class _Encoder:
             data=b"".join([header, index, *checks, *stored, *payloads]),
             leaves=leaves,
             stats=tuple(
-                TensorStats(
+                TensorStat(
                     name=specs[t].name,
                     changed=self.changed[t],
                     words=specs[t].words,
@@ -263,6 +249,6 @@ def _estimate(pending: _Pending, setting: Coded) -> float:
     bits = changed @ BITS_CHANGED[rates[used]] + rest @ BITS_UNCHANGED[rates[used]]
     table_of = setting.profile.table_of[pending.diff.classes]
     for number, table in enumerate(setting.profile.tables, 1):
-        symbols, _, width = to_symbols(pending.magnitude[table_of == number], table.precision)
+        symbols, _, width = to_symbols(pending.diff.magnitude[table_of == number], table.precision)
         bits += np.log2(TOTAL / table.frequencies[symbols]).sum() + width.sum()
-    return float(bits + pending.magnitude.size) / 8 + 4
+    return float(bits + pending.diff.magnitude.size) / 8 + 4

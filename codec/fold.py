@@ -6,7 +6,7 @@ patch puts back is no change.  Weights are read a group of tensors at a time and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,7 @@ from skerry.codec.digest import LEAF_BYTES, Bytes, Digest, digest_bytes
 from skerry.codec.errors import ResultMismatch, StructureMismatch
 from skerry.codec.layout import Layout
 from skerry.codec.pack import LEAF_CHECK_BYTES, Pack, leaf_range
-from skerry.codec.tensors import TensorChanges, TensorSpec
-
-Read = Callable[[TensorSpec], Bytes]
+from skerry.codec.tensors import Read, TensorChanges, TensorSpec
 
 _GROUP_BYTES = 128 * 1024 * 1024
 
@@ -25,7 +23,8 @@ _GROUP_BYTES = 128 * 1024 * 1024
 def fold_changes(layout: Layout, packs: Sequence[Pack], base: Read) -> Iterator[TensorChanges]:
     """Yield the changes of each tensor that `packs`, one after another, change from `base`.
 
-    Tensors come in the layout's order, those that end unchanged not at all.  Raises FormatError
+    Tensors come in the layout's order with their leaves hashed, those that end unchanged not at
+    all.  Raises FormatError
     for a damaged payload, ResultMismatch when the last pack's leaf checks disagree.
     """
     for pack in packs:
@@ -47,8 +46,6 @@ def patched_leaves(base: Bytes, changes: TensorChanges) -> dict[int, Digest]:
 
     `base` are the tensor's bytes before; at most one leaf is copied at a time.
     """
-    if changes.leaves is not None:
-        return dict(changes.leaves)
     spec = changes.spec
     leaf_words = LEAF_BYTES // spec.type.word
     result = {}
@@ -96,9 +93,7 @@ def _check_leaves(
     """
     checks: dict[int, bytes] = {}
     for pack in packs:
-        checks.update(
-            {leaf: pack.leaf_checks[tensor, leaf] for leaf in pack.leaves.get(tensor, ())}
-        )
+        checks.update(pack.leaf_checks.get(tensor, {}))
     for leaf, check in checks.items():
         start, stop = leaf_range(spec, leaf)
         digest = leaves.get(leaf) or digest_bytes(base[start:stop])

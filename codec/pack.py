@@ -47,8 +47,7 @@ class Pack:
     base: Digest
     index: PackIndex
     tensors: Sequence[TensorSpec]
-    leaf_checks: Mapping[tuple[int, int], bytes]  # by tensor number and leaf number
-    leaves: Mapping[int, Sequence[int]]  # the leaf numbers of these, by tensor number
+    leaf_checks: Mapping[int, Mapping[int, bytes]]  # by tensor number, then leaf number
     chunks: Mapping[int, Sequence[tuple[ChunkEntry, memoryview]]]  # payloads by tensor number
     stored_files: tuple[memoryview, ...]
 
@@ -79,15 +78,14 @@ class Pack:
             raise FormatError(f"the index describes {ends[-1]} bytes, the pack has {len(data)}")
         parts = [view[start:stop] for start, stop in pairwise(ends)]
         files_from, chunks_from = len(leaves), len(leaves) + len(index.files)
+        leaf_checks: dict[int, dict[int, bytes]] = {}
+        for (tensor, leaf), check in zip(leaves, parts[:files_from], strict=True):
+            leaf_checks.setdefault(tensor, {})[leaf] = bytes(check)
         return cls(
             base=Digest(base.hex()),
             index=index,
             tensors=layout.tensors,
-            leaf_checks=dict(zip(leaves, map(bytes, parts[:files_from]), strict=True)),
-            leaves={
-                tensor: tuple(leaf for _, leaf in group)
-                for tensor, group in groupby(leaves, key=lambda pair: pair[0])
-            },
+            leaf_checks=leaf_checks,
             chunks={
                 tensor: tuple(group)
                 for tensor, group in groupby(

@@ -68,11 +68,7 @@ def fit(
         # A tilted chunk's words count for as many as the tilt makes them worth.
         weight = 2.0 ** (-tilts / 4)
         weighted = rate_of(total_changed, (population * weight[:, None]).sum(axis=0))
-        rates = np.where(
-            (untilted < TILTED_FROM) | (untilted == NEVER),
-            untilted,
-            np.maximum(weighted, TILTED_FROM),
-        )
+        rates = np.where(_is_fixed(untilted), untilted, np.maximum(weighted, TILTED_FROM))
     if len(population) > 1:
         tilts = _best_tilts(population, changed, rates)
     table_of, tables = fit_tables(np.concatenate(magnitudes), np.concatenate(classes))
@@ -80,8 +76,13 @@ def fit(
 
 
 def _tilted(rates: Ints, tilt: int) -> Ints:
-    fixed = (rates < TILTED_FROM) | (rates == NEVER)
-    return np.where(fixed, rates, np.clip(rates + tilt, TILTED_FROM, MAX_RATE))
+    return np.where(_is_fixed(rates), rates, np.clip(rates + tilt, TILTED_FROM, MAX_RATE))
+
+
+def _is_fixed(rates: Ints) -> npt.NDArray[np.bool_]:
+    """Say which rate codes no tilt moves."""
+    fixed: npt.NDArray[np.bool_] = (rates < TILTED_FROM) | (rates == NEVER)
+    return fixed
 
 
 def _best_tilts(population: Ints, changed: Ints, rates: Ints) -> Ints:

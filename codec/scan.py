@@ -1,4 +1,4 @@
-"""What changed in a chunk: positions, each with its class and its rank within that class."""
+"""What changed in a chunk: positions, each with its class, its rank within that, and its step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from skerry.codec.dtypes import DType, Words
 from skerry.codec.rates import Ints
+from skerry.codec.steps import U64, steps
 
 CHUNK_WORDS = 1 << 20
 CLASSES = 256
@@ -21,7 +22,8 @@ class ChunkDiff:
 
     `population[c]` is how many words of the chunk have class c, `changed[c]` how many of those
     changed; `ranks` counts each change among the words of its class, `positions` among all words
-    of the chunk.  `old` and `new` are the bits.  All but the first two have shape [changes].
+    of the chunk; `magnitude` and `down` are the steps from old bits to new.  All but the first two
+    have shape [changes].
     """
 
     population: Ints
@@ -29,8 +31,8 @@ class ChunkDiff:
     classes: npt.NDArray[np.uint8]
     ranks: Ints
     positions: Ints
-    old: Words
-    new: Words
+    magnitude: U64
+    down: npt.NDArray[np.bool_]
 
 
 def classes_of(words: Words, dtype: DType, *, contextual: bool = True) -> npt.NDArray[np.uint8]:
@@ -64,12 +66,12 @@ def members_of(classes: npt.NDArray[np.uint8], low: int, high: int) -> tuple[Int
     return positions[np.argsort(found, kind="stable")], bounds
 
 
-def scan(old: Words, new: Words, dtype: DType, *, contextual: bool = True) -> ChunkDiff | None:
+def scan(old: Words, new: Words, dtype: DType) -> ChunkDiff | None:
     """Compare two chunks of equal shape [n], bit by bit.  None when they are the same."""
     positions = np.flatnonzero(old != new)
     if not positions.size:
         return None
-    classes = classes_of(old, dtype, contextual=contextual)
+    classes = classes_of(old, dtype)
     by_class = np.argsort(classes[positions], kind="stable")
     positions = positions[by_class]
     changed = population_of(classes[positions])
@@ -83,14 +85,15 @@ def scan(old: Words, new: Words, dtype: DType, *, contextual: bool = True) -> Ch
             members[bounds[c] : bounds[c + 1]], positions[start:stop]
         )
         start = stop
+    magnitude, down = steps(old[positions], new[positions], dtype)
     return ChunkDiff(
         population=population_of(classes),
         changed=changed,
         classes=classes[positions],
         ranks=ranks,
         positions=positions,
-        old=old[positions],
-        new=new[positions],
+        magnitude=magnitude,
+        down=down,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,25 @@ class TensorChanges:
 
     `positions` are flat word indices, strictly ascending, shape [n]; `old` and `new` are the bits
     before and after, shape [n], in the tensor's word type.  `leaves` are the digests of the leaves
-    that hold a change, as they are after it, by leaf number; None where nobody hashed them.
+    that hold a change, as decoding found them, by leaf number; empty where nobody hashed them.
+    They say nothing about what was written since.
     """
 
     spec: TensorSpec
     positions: Positions
     old: Words
     new: Words
-    leaves: Mapping[int, Digest] | None = None
+    leaves: Mapping[int, Digest] = field(default_factory=dict)
+
+
+Read = Callable[[TensorSpec], Bytes]  # a tensor's bytes, shape [nbytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorStat:
+    """How much of one tensor changed: `changed` of its `words`, in `nbytes` bytes of the patch."""
+
+    name: str
+    changed: int
+    words: int
+    nbytes: int

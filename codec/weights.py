@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skerry.codec.compress import compress, decompress
 from skerry.codec.digest import (
-    Bytes,
     Digest,
     leaf_count,
     leaf_digests,
@@ -16,7 +15,7 @@ from skerry.codec.digest import (
 )
 from skerry.codec.errors import FormatError
 from skerry.codec.layout import Layout
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import Read, TensorSpec
 
 MAX_STORED_BYTES = 1 << 30
 _DIGEST_BYTES = 32
@@ -75,7 +74,7 @@ class WeightsDigest:
         )
 
 
-def digest_weights(layout: Layout, read: Callable[[TensorSpec], Bytes]) -> WeightsDigest:
+def digest_weights(layout: Layout, read: Read) -> WeightsDigest:
     """Hash all weights, one tensor at a time."""
     return WeightsDigest(
         tensors=layout.tensors,

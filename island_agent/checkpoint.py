@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from skerry.codec.digest import Bytes, digest_bytes, leaf_digests
-from skerry.codec.errors import ResultMismatch
+from skerry.codec.digest import Bytes, Digest, digest_bytes, leaf_digests
 from skerry.codec.layout import Layout, Shard
-from skerry.codec.pack import Pack
+from skerry.codec.pack import Pack, leaf_range
 from skerry.codec.tensors import TensorChanges, TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.errors import MirrorDamaged
@@ -27,6 +26,7 @@ from skerry.island_agent.files import (
     tree_files,
     write_atomically,
 )
+from skerry.publisher.replay import carried_file
 
 
 class Checkpoint:
@@ -44,6 +44,11 @@ class Checkpoint:
     def read(self, spec: TensorSpec) -> Bytes:
         """Return the bytes of one tensor, a view of the file."""
         return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
+
+    def hash_leaves(self, spec: TensorSpec, leaves: Iterable[int]) -> dict[int, Digest]:
+        """Hash leaves of one tensor as they lie in the file, by leaf number."""
+        data = self.read(spec)
+        return {i: digest_bytes(data[slice(*leaf_range(spec, i))]) for i in leaves}
 
     def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
         """Put the new words (or the old ones) in place.  Idempotent."""
@@ -172,14 +177,8 @@ def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[
     after = {side.name for side in new.side_files}
     changed: dict[str, bytes | None] = {name: None for name in before if name not in after}
     for side in new.side_files:
-        if before.get(side.name) == side.digest:
-            continue
-        carriers = [pack for pack in packs if side.name in pack.files]
-        content = carriers[-1].file(side.name, side.size) if carriers else None
-        found = "nothing in the packs" if content is None else digest_bytes(content)
-        if found != side.digest:
-            raise ResultMismatch(what=side.name, expected=side.digest, found=found)
-        changed[side.name] = content
+        if before.get(side.name) != side.digest:
+            changed[side.name] = carried_file(packs, side)
     return changed
 
 

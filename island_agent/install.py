@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from skerry.codec.digest import LEAF_BYTES, Digest, digest_bytes
+from skerry.codec.digest import Digest
 from skerry.codec.errors import BaseMismatch, ResultMismatch, StructureMismatch
-from skerry.codec.fold import fold_changes, patched_leaves
+from skerry.codec.fold import fold_changes
 from skerry.codec.layout import Layout, describe_difference
 from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest
@@ -81,12 +81,10 @@ def stage(
         raise StructureMismatch(difference)
     record = state.places.install_record
     with JournalWriter(record, run=marker.run, origin=origin, target=target) as writer:
-        leaves: dict[str, dict[int, Digest]] = {}
+        leaves: dict[str, Mapping[int, Digest]] = {}
         for changes in fold_changes(checkpoint.layout, packs, checkpoint.read):
-            if changes.positions.size:
-                touched = patched_leaves(checkpoint.read(changes.spec), changes)
-                writer.add_tensor(changes, touched)
-                leaves[changes.spec.name] = touched
+            writer.add_tensor(changes, changes.leaves)
+            leaves[changes.spec.name] = changes.leaves
             hook(TENSOR_DECODED)
         result = weights.replace(leaves)
         check_result(result, target)
@@ -160,15 +158,12 @@ def write_in_place(
     """
     if difference := describe_difference(checkpoint.layout, layout):
         raise StructureMismatch(difference)
-    leaves: dict[str, dict[int, Digest]] = {}
+    written: dict[str, dict[int, Digest]] = {}
     for changes in fold_changes(checkpoint.layout, packs, checkpoint.read):
-        if changes.positions.size:
-            checkpoint.write_words(changes)
-            data = checkpoint.read(changes.spec)
-            touched = patched_leaves(data, changes)
-            leaves[changes.spec.name] = touched
+        checkpoint.write_words(changes)
+        written[changes.spec.name] = checkpoint.hash_leaves(changes.spec, changes.leaves)
         hook(TENSOR_WRITTEN)
-    result = weights.replace(leaves)
+    result = weights.replace(written)
     check_result(result, target)
     checkpoint.write_headers(layout)
     changed = changed_side_files(checkpoint.layout, layout, packs)
@@ -188,11 +183,5 @@ def check_result(result: WeightsDigest, target: Held) -> None:
 def hash_leaves(checkpoint: Checkpoint, journal: Journal) -> dict[str, dict[int, Digest]]:
     """Hash, from the directory, every leaf that the record touches."""
     return {
-        spec.name: {
-            index: digest_bytes(
-                checkpoint.read(spec)[index * LEAF_BYTES : (index + 1) * LEAF_BYTES]
-            )
-            for index in journal.leaves[spec.name]
-        }
-        for spec in journal.specs
+        spec.name: checkpoint.hash_leaves(spec, journal.leaves[spec.name]) for spec in journal.specs
     }

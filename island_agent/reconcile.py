@@ -240,7 +240,6 @@ class Reconciler:
             steps=len(route.patches) + (route.anchor is not None),
             full=route.anchor is not None,
             digest=held.weights,
-            digest_ok=True,
             nbytes=self.fetcher.progress.bytes_read - read,
             changed=changed,
             pause_s=pause_s,

@@ -30,7 +30,6 @@ class InstallReport:
     steps: int
     full: bool
     digest: Digest
-    digest_ok: bool
     nbytes: int
     changed: int | None
     fetch_s: float

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from skerry.bulletin.manifest import Manifest, TensorStat
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Commit, Record
 from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.dtypes import DTYPES
 from skerry.codec.encode import EncodedPack, encode_pack
 from skerry.codec.errors import ResultMismatch
-from skerry.codec.fold import fold_changes, patched_leaves
+from skerry.codec.fold import fold_changes
 from skerry.codec.layout import Layout, SideFile
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorSpec
@@ -87,12 +87,7 @@ class Draft:
         return Manifest(
             layout=layout,
             side_files=tuple(side.name for side in _changed_sides(self.base, self.checkpoint)),
-            tensors=()
-            if encoded is None
-            else tuple(
-                TensorStat(name=s.name, changed=s.changed, words=s.words, nbytes=s.nbytes)
-                for s in encoded.stats
-            ),
+            tensors=() if encoded is None else encoded.stats,
             leaves={} if encoded is None else encoded.leaves,
             recipe=self.layout.recipe,
         )
@@ -103,6 +98,7 @@ class Draft:
             version=commit.version,
             parent=commit.parent,
             step=commit.step,
+            digest=commit.result,
             kind=self.decision.kind,
             reason=self.decision.reason,
             elements=commit.elements,
@@ -144,7 +140,7 @@ def prove(encoded: EncodedPack, base: Base, checkpoint: Checkpoint, weights: Wei
     pack = Pack.parse(encoded.data, checkpoint.layout)
     try:
         leaves = {
-            changes.spec.name: patched_leaves(base.read(changes.spec), changes)
+            changes.spec.name: changes.leaves
             for changes in fold_changes(checkpoint.layout, [pack], base.read)
         }
     except ResultMismatch as error:

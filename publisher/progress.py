@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from skerry.codec.digest import Bytes
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import Read, TensorSpec
 
 Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
@@ -28,7 +28,7 @@ class Meter:
         self._done += nbytes
         self._progress(self._phase, self._done, self._total)
 
-    def read(self, read: Callable[[TensorSpec], Bytes]) -> Callable[[TensorSpec], Bytes]:
+    def read(self, read: Read) -> Read:
         """Return `read` with every tensor counted."""
 
         def counted(spec: TensorSpec) -> Bytes:

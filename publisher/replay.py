@@ -5,7 +5,7 @@ Nothing here trusts a result: callers measure the buffers and compare with the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -16,10 +16,8 @@ from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch
 from skerry.codec.fold import fold_changes
 from skerry.codec.layout import Layout, SideFile
 from skerry.codec.pack import Pack
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import Read
 from skerry.publisher.progress import Meter
-
-Read = Callable[[TensorSpec], Bytes]
 
 
 def reads(buffers: Mapping[str, Bytes]) -> Read:
@@ -77,10 +75,9 @@ def carried_file(packs: Iterable[Pack], side: SideFile) -> bytes:
     Raises ResultMismatch if it is not what the layout names, or not there.
     """
     found = "nothing in the packs"
-    for pack in packs:
-        if side.name in pack.files:
-            content = pack.file(side.name, side.size)
-            found = digest_bytes(content)
+    for pack in (pack for pack in packs if side.name in pack.files):
+        content = pack.file(side.name, side.size)
+        found = digest_bytes(content)
     if found != side.digest:
         raise ResultMismatch(what=side.name, expected=side.digest, found=found)
     return content

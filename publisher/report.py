@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from skerry.codec.digest import Digest
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishReport:
@@ -21,6 +23,7 @@ class PublishReport:
     version: int
     parent: int | None
     step: int
+    digest: Digest  # of the weights
     kind: str
     reason: str
     elements: int

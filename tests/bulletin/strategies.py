@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from skerry.bulletin import keys
 from skerry.bulletin.bodies import download_bytes
-from skerry.bulletin.manifest import Manifest, TensorStat
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import (
     Body,
     Commit,
@@ -23,6 +23,7 @@ from skerry.bulletin.signing import PublicKey
 from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.errors import FormatError
 from skerry.codec.names import check_name
+from skerry.codec.tensors import TensorStat
 
 
 def _is_name(text: str) -> bool:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.bulletin.errors import RecordInvalid
-from skerry.bulletin.manifest import MANIFEST_LIMIT_BYTES, Manifest, TensorStat
+from skerry.bulletin.manifest import MANIFEST_LIMIT_BYTES, Manifest
+from skerry.codec.tensors import TensorStat
 from tests.bulletin.log_builder import digest
 from tests.bulletin.strategies import manifests
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from skerry.bulletin.manifest import Manifest, TensorStat
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Commit
 from skerry.bulletin.stores import open_store
 from skerry.bulletin.writer import BulletinWriter
@@ -21,6 +21,7 @@ from skerry.cli.app import app
 from skerry.cli.options import open_reader
 from skerry.codec.digest import digest_bytes
 from skerry.codec.layout import Layout
+from skerry.codec.tensors import TensorStat
 from tests.publisher.samples import (
     Sample,
     edit_side_files,

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from skerry.bulletin import BulletinReader, open_store
 from skerry.cli.app import app
 from skerry.cli.demo.audit import audit
+from skerry.cli.demo.watch import Seen
 from skerry.island_agent.pull import pull
 from skerry.publisher import Publisher
 from skerry.publisher.progress import silent
@@ -189,3 +190,26 @@ class TestJudge:
         assert self.problems(reader, mirror, right) == []
         (problem,) = self.problems(reader, mirror, {**right, 1: right[0]})
         assert problem == f"island a, version 1: expected {right[1]}, found {right[0]}"
+
+    def test_a_damaged_patch_is_named_and_ends_the_replay(
+        self, tmp_path: Path, reader: BulletinReader, mirror: Path
+    ) -> None:
+        reader.refresh()
+        (pack,) = reader.state.commits[1].packs
+        path = tmp_path / "bulletin" / pack.key
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(data)
+        (problem,) = self.problems(reader, mirror)
+        assert problem.startswith(f"version 1: {pack.key}: expected ")
+
+
+def test_an_island_is_exact_when_its_weights_are_those_that_the_trainer_published() -> None:
+    seen = Seen(["a"])
+    seen.event({"event": "published", "version": 0, "digest": "f0"})
+    assert seen.exact("a", 0) is None
+    for digest, exact in (("f0", True), ("0f", False)):
+        report = {"version": 0, "digest": digest}
+        seen.status("a", {"agent": {"history": [report], "failures": {}}})
+        assert seen.exact("a", 0) is exact

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from skerry.bulletin.log import BulletinReader, BulletinWriter
-from skerry.bulletin.manifest import Manifest, TensorStat
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Full, ObjectRef
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
@@ -19,7 +19,7 @@ from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.encode import encode_pack
 from skerry.codec.header import build_header, header_size, parse_header
 from skerry.codec.layout import Layout, Shard, SideFile, same_structure
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import TensorSpec, TensorStat
 from skerry.codec.weights import digest_weights
 from skerry.island_agent.files import tree_files
 
@@ -191,10 +191,7 @@ class Run:
             )
             base, leaves, changed = old.weights, encoded.leaves, encoded.changed
             packs = (self.writer.put_pack(encoded.data),)
-            stats = tuple(
-                TensorStat(name=s.name, changed=s.changed, words=s.words, nbytes=s.nbytes)
-                for s in encoded.stats
-            )
+            stats = encoded.stats
         layout = self.writer.put_layout(new.layout)
         self.writer.commit(
             parent=parent,

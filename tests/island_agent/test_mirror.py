@@ -21,9 +21,11 @@ from skerry.codec.digest import digest_bytes
 from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch, StructureMismatch
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges
+from skerry.codec.weights import digest_weights
 from skerry.island_agent.checkpoint import Checkpoint
 from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, RunMismatch, RunUnknown
-from skerry.island_agent.install import load_packs
+from skerry.island_agent.hooks import no_hook
+from skerry.island_agent.install import load_packs, write_in_place
 from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import PatchStep
@@ -306,6 +308,30 @@ def test_words_that_did_not_reach_the_mirror_are_noticed_and_undone(
     assert after.held == before.held
     assert after != before  # or a reader would not notice what lay there in between
     mirror.close()
+
+
+def test_a_word_lost_on_its_way_into_a_new_directory_is_found_by_reading_back(
+    tmp_path: Path, run: Run
+) -> None:
+    class Forgetful(Checkpoint):
+        def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
+            super().write_words(changes, backward=backward)
+            if changes.spec.name == "norm":
+                words = changes.spec.view(self.read(changes.spec))
+                words[changes.positions[0]] = changes.old[0]
+
+    old, new = run.versions[:2]
+    old.write(tmp_path / "new")
+    with pytest.raises(ResultMismatch, match="weights of version 1"):
+        write_in_place(
+            Forgetful(tmp_path / "new", old.layout, writable=True),
+            digest_weights(old.layout, old.read),
+            packs=packs(run, 1),
+            target=held(run, 1),
+            layout=new.layout,
+            scratch=tmp_path,
+            hook=no_hook,
+        )
 
 
 def test_a_version_that_changes_nothing_moves_the_marker_alone(tmp_path: Path, run: Run) -> None:

@@ -7,7 +7,7 @@ for byte.  The same bytes give the sizes of rival encodings and the bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 
 from skerry.benchmarks.rivals import RIVALS
-from skerry.bulletin import BulletinReader, Commit
+from skerry.bulletin import BulletinError, BulletinReader, Commit, Full
 from skerry.codec.bound import conditioned_bits
-from skerry.codec.digest import Bytes, DigestStream, digest_bytes
-from skerry.codec.fold import fold_changes
-from skerry.codec.layout import Layout
-from skerry.codec.pack import Pack
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.digest import Bytes, Digest, digest_bytes
+from skerry.codec.errors import BaseMismatch, CodecError, ResultMismatch, StructureMismatch
+from skerry.codec.layout import Layout, describe_difference
 from skerry.codec.weights import digest_weights
-from skerry.publisher.progress import Progress
-
-_PIECE = 16 * 1024 * 1024
+from skerry.island_agent.files import digest_file
+from skerry.publisher.progress import Meter, Progress, silent
+from skerry.publisher.replay import apply_packs, carried_file, load_full, reads
+from skerry.publisher.storage import MemoryStorage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,16 +35,13 @@ class Audit:
     sizes: dict[int, Mapping[str, float]] = field(default_factory=dict)  # bytes, by encoding
 
 
-@dataclass(slots=True, kw_only=True)
-class _Replay:
-    """A run in memory, one version at a time: shards as they lie in files, side files."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """One version in memory: shards as they lie in files; side files are those of the layout."""
 
     layout: Layout
-    shards: dict[str, Bytes]
-    side_files: dict[str, bytes]
-
-    def read(self, spec: TensorSpec) -> Bytes:
-        return self.shards[spec.file][spec.offset : spec.offset + spec.nbytes]
+    buffers: Mapping[str, Bytes]
+    weights: Digest  # as measured
 
 
 def audit(
@@ -58,74 +54,101 @@ def audit(
     reader.refresh()
     result = Audit()
     commits = sorted(reader.state.commits.values(), key=lambda commit: commit.version)
-    replay: _Replay | None = None
-    for done, commit in enumerate(commits):
-        progress("audit", done, len(commits))
-        replay = _next(reader, commit, replay, result)
-        found = digest_weights(replay.layout, replay.read).version()
-        _expect(result, f"version {commit.version}: rebuilt weights", commit.result, found)
+    last = _replay(reader, commits, result, progress)
+    for commit in commits:
         for island, reports in installs.items():
             if commit.version in reports:
                 said = reports[commit.version]["digest"]
                 _expect(result, f"island {island}, version {commit.version}", commit.result, said)
-    progress("audit", len(commits), len(commits))
-    if replay is not None:
+    if last is not None:
         for island, mirror in mirrors.items():
-            result.problems += _compare(f"island {island}", mirror, replay)
+            result.problems += _compare(f"island {island}", mirror, last)
     return result
 
 
-def _next(reader: BulletinReader, commit: Commit, before: _Replay | None, result: Audit) -> _Replay:
+def _replay(
+    reader: BulletinReader, commits: Sequence[Commit], result: Audit, progress: Progress
+) -> _Version | None:
+    """Rebuild every version, one from the other; return the last, None if one cannot be built."""
+    held: _Version | None = None
+    for done, commit in enumerate(commits):
+        progress("audit", done, len(commits))
+        before = held
+        try:
+            if commit.full is not None:
+                held = _load(reader, commit, commit.full)
+            else:
+                held = _patch(reader, commit, before)
+        except (BulletinError, CodecError) as error:
+            result.problems.append(f"version {commit.version}: {error}")
+            return None
+        what = f"version {commit.version}: rebuilt weights"
+        _expect(result, what, commit.result, held.weights)
+        if before is not None and commit.full is None:
+            result.sizes[commit.version] = _sizes(before, held)
+    progress("audit", len(commits), len(commits))
+    return held
+
+
+def _load(reader: BulletinReader, commit: Commit, full: Full) -> _Version:
     layout = reader.layout(commit.layout)
-    if commit.full is not None:
-        files = {
-            file.name: reader.read(reader.full_file(commit.full, file))
-            for file in commit.full.files
-        }
-        names = {shard.name for shard in layout.shards}
-        return _Replay(
-            layout=layout,
-            shards={n: np.frombuffer(files[n], np.uint8).copy() for n in sorted(names)},
-            side_files={n: data for n, data in files.items() if n not in names},
+    buffers = MemoryStorage().allocate(layout)
+    load_full(reader, layout, full, buffers, Meter(silent, "full", full.nbytes))
+    expected = {side.name: side.digest for side in layout.side_files}
+    found = {
+        file.name: digest_bytes(reader.read(full.ref(file)))
+        for file in full.files
+        if file.name not in buffers
+    }
+    if found != expected:
+        name = min(name for name, _ in found.items() ^ expected.items())
+        what, none = f"{full.prefix}/{name}", "no such file"
+        raise ResultMismatch(
+            what=what, expected=expected.get(name, none), found=found.get(name, none)
         )
+    return _measured(layout, buffers)
+
+
+def _patch(reader: BulletinReader, commit: Commit, before: _Version | None) -> _Version:
     if before is None:
-        raise ValueError(f"version {commit.version} is a patch and nothing comes before it")
-    packs = [Pack.parse(reader.read(ref), layout) for ref in commit.packs]
-    after = _Replay(
-        layout=layout,
-        shards={name: shard.copy() for name, shard in before.shards.items()},
-        side_files=dict(before.side_files),
-    )
+        raise BaseMismatch(expected=str(commit.base), found="nothing")
+    layout = reader.layout(commit.layout)
+    if difference := describe_difference(before.layout, layout):
+        raise StructureMismatch(difference)
+    buffers = {name: shard.copy() for name, shard in before.buffers.items()}
     for shard in layout.shards:
-        after.shards[shard.name][: len(shard.header)] = np.frombuffer(shard.header, np.uint8)
-    for pack in packs:
-        for changes in fold_changes(layout, [pack], before.read):
-            words = changes.spec.view(after.read(changes.spec))
-            words[changes.positions] = changes.new
-        after.side_files.update({name: pack.file(name, size) for name, size in pack.files.items()})
-    kept = {file.name for file in layout.side_files}
-    after.side_files = {name: data for name, data in after.side_files.items() if name in kept}
-    result.sizes[commit.version] = _sizes(before, after)
-    return after
+        buffers[shard.name][: len(shard.header)] = np.frombuffer(shard.header, np.uint8)
+    meter = Meter(silent, "patch", sum(ref.size for ref in commit.packs))
+    packs = apply_packs(reader, layout, commit.packs, before.weights, buffers, meter)
+    kept = {side.name: side.digest for side in before.layout.side_files}
+    for side in layout.side_files:
+        if kept.get(side.name) != side.digest:
+            carried_file(packs, side)
+    return _measured(layout, buffers)
 
 
-def _sizes(before: _Replay, after: _Replay) -> Mapping[str, float]:
+def _measured(layout: Layout, buffers: Mapping[str, Bytes]) -> _Version:
+    weights = digest_weights(layout, reads(buffers)).version()
+    return _Version(layout=layout, buffers=buffers, weights=weights)
+
+
+def _sizes(before: _Version, after: _Version) -> Mapping[str, float]:
     """Return the bytes of rivals and of the bound."""
+    old, new = reads(before.buffers), reads(after.buffers)
     pairs = [
-        (spec.type, spec.view(before.read(spec)), spec.view(after.read(spec)))
-        for spec in after.layout.tensors
+        (spec.type, spec.view(old(spec)), spec.view(new(spec))) for spec in after.layout.tensors
     ]
     bound = conditioned_bits(pairs)
     sizes: dict[str, float] = {"bound": bound.total / 8, "changed": bound.changed}
-    moved = [(old, new) for _, old, new in pairs if not np.array_equal(old, new)]
+    moved = [(was, now) for _, was, now in pairs if not np.array_equal(was, now)]
     for rival in RIVALS:
-        sizes[rival.name] = sum(len(p) for old, new in moved for p in rival.encode(old, new))
+        sizes[rival.name] = sum(len(p) for was, now in moved for p in rival.encode(was, now))
     return sizes
 
 
-def _compare(who: str, mirror: Path, replay: _Replay) -> list[str]:
-    digests = {name: digest_bytes(data) for name, data in replay.shards.items()}
-    digests.update({name: digest_bytes(data) for name, data in replay.side_files.items()})
+def _compare(who: str, mirror: Path, version: _Version) -> list[str]:
+    digests = {name: digest_bytes(data) for name, data in version.buffers.items()}
+    digests.update({side.name: side.digest for side in version.layout.side_files})
     found = {p.relative_to(mirror).as_posix() for p in mirror.rglob("*") if p.is_file()}
     return [
         *(f"{who}: {name} is missing" for name in sorted(digests.keys() - found)),
@@ -133,17 +156,9 @@ def _compare(who: str, mirror: Path, replay: _Replay) -> list[str]:
         *(
             f"{who}: {name} differs"
             for name in sorted(found & digests.keys())
-            if _digest_file(mirror / name) != digests[name]
+            if digest_file(mirror / name).digest() != digests[name]
         ),
     ]
-
-
-def _digest_file(path: Path) -> str:
-    stream = DigestStream()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            stream.update(piece)
-    return stream.digest()
 
 
 def _expect(result: Audit, what: str, expected: str, found: str) -> None:

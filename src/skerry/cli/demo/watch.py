@@ -68,9 +68,9 @@ class Seen:
         return all(newest in self.installs.get(island, {}) for island in self.islands)
 
     def exact(self, island: str, version: int) -> bool | None:
-        """Compare what the island installed with what the trainer had; None if it did not."""
+        """Compare what the island installed with what the trainer published; None if it did not."""
         report = self.installs.get(island, {}).get(version)
-        return None if report is None else bool(report["digest_ok"])
+        return None if report is None else report["digest"] == self.published[version]["digest"]
 
     def row(self, version: int) -> Fields:
         """Return one version's figures: sizes in bytes, times in seconds; None for none."""
