@@ -83,7 +83,7 @@ def _gaps(diff: ChunkDiff, setting: Coded) -> tuple[Ints, Ints, npt.NDArray[np.u
     first = 0
     for c in np.flatnonzero((rates != NEVER) & (diff.population > 0)):
         population = int(diff.population[c])
-        ranks = diff.ranks[first : first + int(diff.changed[c])]
+        ranks = diff.ranks[first : first + int(diff.changed[c])].astype(np.int64)
         first += ranks.size
         g = int(shift_of(rates[c]))
         table = CUMULATIVE[rates[c] - 4 * g]

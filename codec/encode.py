@@ -2,35 +2,46 @@
 
 Three passes over changes, one over weights: scan each chunk, fit the profiles that chunks share,
 code.  Only the changes are held, never the weights; when more than PENDING_CHANGES are held, they
-are coded and the next chunks get profiles of their own.
+are coded and the next chunks get profiles of their own.  The same input and level give the same
+bytes whatever the kernel and the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from skerry.codec import kernel
 from skerry.codec.compress import compress
-from skerry.codec.context import Coded, encode_chunks
-from skerry.codec.digest import Bytes, Digest, digest_bytes
-from skerry.codec.dtypes import DType
+from skerry.codec.context import Coded
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import StructureMismatch
 from skerry.codec.index import ChunkEntry, FileEntry, Mode, PackIndex, write_index
 from skerry.codec.layout import Layout
+from skerry.codec.level import Level
 from skerry.codec.pack import FORMAT, HEADER, LEAF_CHECK_BYTES, MAGIC, leaf_range, leaves_of
+from skerry.codec.parallel import ordered
 from skerry.codec.planes import encode_planes
 from skerry.codec.profile import Profile, fit
 from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, NEVER, TOTAL, Ints
-from skerry.codec.scan import CHUNK_WORDS, ChunkDiff, scan
+from skerry.codec.scan import CHUNK_WORDS, ChunkDiff
 from skerry.codec.steps import to_symbols
 from skerry.codec.tensors import Read, TensorSpec, TensorStat
+from skerry.codec.weights import WeightsDigest
 
 PENDING_CHANGES = 1 << 23
 _INDEX_LEVEL = 19
 _FILE_LEVEL = 19
-_TRY_DENSE_FROM = 8  # dense forms are tried when coding would cost over 1/8 of the raw words
+# Dense forms are tried when coding would cost over 1/8, or 1/32, of the raw words.
+_TRY_DENSE_FROM = {Level.FAST: 8, Level.DEFAULT: 8, Level.MAX: 32}
+_DENSE_LEVEL = {Level.FAST: 3, Level.DEFAULT: 3, Level.MAX: 19}  # of zstd
+_MOST_BYTES_PER_CHANGE = 4  # of two-byte words, which wider ones only exceed in bigger chunks
+_SAMPLE = 4096  # magnitudes that an estimate looks at
+
+Leaves = Mapping[str, Mapping[int, Digest]]  # by tensor name and leaf number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +49,26 @@ class EncodedPack:
     """A pack's bytes, the result digests of the leaves that changed, and what changed where."""
 
     data: bytes
-    leaves: Mapping[str, Mapping[int, Digest]]
+    leaves: Leaves
     stats: tuple[TensorStat, ...]  # tensors that changed
 
     @property
     def changed(self) -> int:
         return sum(stat.changed for stat in self.stats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedChunk:
+    """`count` words of a tensor (a number in the layout's table) from `start`, and what changed.
+
+    `dense` is the chunk's best form without the coder, where that may be the smaller one.
+    """
+
+    tensor: int
+    start: int
+    count: int
+    diff: ChunkDiff
+    dense: tuple[Mode, bytes] | None
 
 
 def encode_pack(
@@ -54,112 +79,134 @@ def encode_pack(
     base: Digest,
     files: Mapping[str, bytes] | None = None,
     chunk_words: int = CHUNK_WORDS,
+    level: Level = Level.DEFAULT,
+    threads: int = 1,
+    digests: WeightsDigest | None = None,
 ) -> EncodedPack:
     """Return the patch that turns the weights of `old` into those of `new`.
 
-    `old` and `new` return a tensor's bytes, shape [nbytes]; each is called at most twice for a
-    tensor.  `files` travel whole.  Raises StructureMismatch if sizes differ.
+    `old` and `new` return a tensor's bytes, shape [nbytes], and are called from this thread, `new`
+    twice for a tensor that changed.  `files` travel whole.  `digests` are those of `new` where they
+    are known already.  Raises StructureMismatch if sizes differ.
     """
-    encoder = _Encoder(layout, old, new, chunk_words)
-    for number in range(len(layout.tensors)):
-        encoder.add(number)
+
+    def chunks() -> Iterator[tuple[int, int, Words, Words]]:
+        for number, spec in enumerate(layout.tensors):
+            before, after = _words(spec, old), _words(spec, new)
+            for start in range(0, spec.words, chunk_words):
+                stop = start + chunk_words
+                yield number, start, before[start:stop], after[start:stop]
+
+    def scan(chunk: tuple[int, int, Words, Words]) -> ScannedChunk | None:
+        number, start, before, after = chunk
+        dtype = layout.tensors[number].type
+        return scan_chunk(number, start, before, after, dtype, level)
+
+    def leaves(places: Iterable[tuple[int, int]]) -> Leaves:
+        return _hash_leaves(layout, new, places) if digests is None else _known(digests, places)
+
+    return encode_scanned(
+        layout,
+        filter(None, ordered(scan, chunks(), threads)),
+        leaves,
+        base=base,
+        files=files,
+        chunk_words=chunk_words,
+        level=level,
+        threads=threads,
+    )
+
+
+def scan_chunk(
+    tensor: int, start: int, old: Words, new: Words, dtype: DType, level: Level
+) -> ScannedChunk | None:
+    """Compare a chunk's words before and after, shape [count] each; None when they are the same."""
+    diff = kernel.current().scan(old, new, dtype, contextual=level is not Level.FAST)
+    if diff is None:
+        return None
+    dense = _dense_form(old, new, level) if _may_be_dense(diff, old.nbytes, level) else None
+    return ScannedChunk(tensor=tensor, start=start, count=old.size, diff=diff, dense=dense)
+
+
+def encode_scanned(
+    layout: Layout,
+    chunks: Iterable[ScannedChunk],
+    leaves: Callable[[Iterable[tuple[int, int]]], Leaves],
+    *,
+    base: Digest,
+    files: Mapping[str, bytes] | None = None,
+    chunk_words: int = CHUNK_WORDS,
+    level: Level = Level.DEFAULT,
+    threads: int = 1,
+) -> EncodedPack:
+    """Return the pack of chunks that were scanned at this level, ascending.
+
+    `leaves` returns the result digests of the leaves (tensor number, leaf number) that it is given,
+    once all chunks were taken.
+    """
+    encoder = _Encoder(layout, chunk_words, level, threads)
+    for chunk in chunks:
+        encoder.add(chunk)
     encoder.flush()
-    return encoder.finish(base, files or {})
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A chunk that was scanned and waits to be coded."""
-
-    tensor: int
-    start: int
-    count: int
-    diff: ChunkDiff
+    return encoder.finish(base, files or {}, leaves)
 
 
 @dataclass(slots=True)
 class _Encoder:
     layout: Layout
-    old: Read
-    new: Read
     chunk_words: int
+    level: Level
+    threads: int
     profiles: list[Profile] = field(default_factory=list)
     entries: list[ChunkEntry] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     changed: dict[int, int] = field(default_factory=dict)
-    _pending: list[_Pending] = field(default_factory=list)
+    _pending: list[ScannedChunk] = field(default_factory=list)
     _held: int = 0
 
-    def add(self, number: int) -> None:
-        """Scan one tensor."""
-        spec = self.layout.tensors[number]
-        old, new = self._words(spec)
-        for start in range(0, spec.words, self.chunk_words):
-            stop = min(start + self.chunk_words, spec.words)
-            diff = scan(old[start:stop], new[start:stop], spec.type)
-            if diff is None:
-                continue
-            self._pending.append(_Pending(number, start, stop - start, diff))
-            self.changed[number] = self.changed.get(number, 0) + diff.positions.size
-            self._held += diff.positions.size
-            if self._held >= PENDING_CHANGES:
-                self.flush()
+    def add(self, chunk: ScannedChunk) -> None:
+        self._pending.append(chunk)
+        changes = chunk.diff.ranks.size
+        self.changed[chunk.tensor] = self.changed.get(chunk.tensor, 0) + changes
+        self._held += changes
+        if self._held >= PENDING_CHANGES:
+            self.flush()
 
     def flush(self) -> None:
         """Code what was scanned: one profile for each dtype, then each chunk its cheapest form."""
         pending, self._pending, self._held = self._pending, [], 0
         specs = self.layout.tensors
-        for dtype in dict.fromkeys(specs[p.tensor].dtype for p in pending):
-            group = [p for p in pending if specs[p.tensor].dtype == dtype]
-            profile, tilts = fit(
-                np.stack([p.diff.population for p in group]),
-                np.stack([p.diff.changed for p in group]),
-                [p.diff.magnitude for p in group],
-                [p.diff.classes.astype(np.int64) for p in group],
-            )
+        for dtype in dict.fromkeys(specs[chunk.tensor].dtype for chunk in pending):
+            group = [chunk for chunk in pending if specs[chunk.tensor].dtype == dtype]
+            profile, tilts = fit([chunk.diff for chunk in group])
             self._code(group, specs[group[0].tensor].type, profile, tilts)
 
-    def _code(self, group: list[_Pending], dtype: DType, profile: Profile, tilts: Ints) -> None:
-        number = len(self.profiles)
-        mode = Mode.CONTEXT if dtype.class_mask else Mode.GAP
-        coded: list[tuple[_Pending, Coded]] = []
-        for pending, tilt in zip(group, tilts, strict=True):
-            setting = Coded(
-                dtype=dtype, profile=profile, tilt=int(tilt), contextual=mode is Mode.CONTEXT
-            )
-            dense = self._dense_form(pending, _estimate(pending, setting))
-            if dense is None:
-                coded.append((pending, setting))
+    def _code(self, group: list[ScannedChunk], dtype: DType, profile: Profile, tilts: Ints) -> None:
+        contextual = bool(dtype.class_mask) and self.level is not Level.FAST
+        coded: list[ScannedChunk] = []
+        settings: list[Coded] = []
+        for chunk, tilt in zip(group, tilts, strict=True):
+            setting = Coded(dtype=dtype, profile=profile, tilt=int(tilt), contextual=contextual)
+            if chunk.dense is not None and len(chunk.dense[1]) < _estimate(chunk.diff, setting):
+                self._emit(chunk, *chunk.dense)
             else:
-                self._emit(pending, dense[0], dense[1])
-        payloads = encode_chunks([p.diff for p, _ in coded], [s for _, s in coded])
-        for (pending, setting), payload in zip(coded, payloads, strict=True):
-            self._emit(pending, mode, payload, profile=number, tilt=setting.tilt)
+                coded.append(chunk)
+                settings.append(setting)
+        payloads = kernel.current().encode([c.diff for c in coded], settings, self.threads)
+        mode, number = Mode.CONTEXT if contextual else Mode.GAP, len(self.profiles)
+        for chunk, setting, payload in zip(coded, settings, payloads, strict=True):
+            self._emit(chunk, mode, payload, profile=number, tilt=setting.tilt)
         if coded:
             self.profiles.append(profile)
 
-    def _dense_form(self, pending: _Pending, estimate: float) -> tuple[Mode, bytes] | None:
-        """Return the dense form of a chunk that is cheaper than `estimate` bytes, if any is."""
-        spec = self.layout.tensors[pending.tensor]
-        raw_size = pending.count * spec.type.word
-        if estimate * _TRY_DENSE_FROM < raw_size:
-            return None
-        old, new = self._words(spec)
-        stop = pending.start + pending.count
-        old, new = old[pending.start : stop], new[pending.start : stop]
-        planes = encode_planes(old, new)
-        if min(len(planes), raw_size) >= estimate:
-            return None
-        return (Mode.PLANES, planes) if len(planes) < raw_size else (Mode.RAW, new.tobytes())
-
     def _emit(
-        self, pending: _Pending, mode: Mode, payload: bytes, *, profile: int = 0, tilt: int = 0
+        self, chunk: ScannedChunk, mode: Mode, payload: bytes, *, profile: int = 0, tilt: int = 0
     ) -> None:
         self.entries.append(
             ChunkEntry(
-                tensor=pending.tensor,
-                start=pending.start,
-                count=pending.count,
+                tensor=chunk.tensor,
+                start=chunk.start,
+                count=chunk.count,
                 mode=mode,
                 profile=profile,
                 tilt=tilt,
@@ -168,15 +215,12 @@ class _Encoder:
         )
         self.payloads.append(payload)
 
-    def _words(self, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
-        old, new = self.old(spec), self.new(spec)
-        if old.size != spec.nbytes or new.size != spec.nbytes:
-            raise StructureMismatch(
-                f"{spec.name}: {spec.nbytes} bytes expected, found {old.size} and {new.size}"
-            )
-        return spec.view(old), spec.view(new)
-
-    def finish(self, base: Digest, files: Mapping[str, bytes]) -> EncodedPack:
+    def finish(
+        self,
+        base: Digest,
+        files: Mapping[str, bytes],
+        leaves: Callable[[Iterable[tuple[int, int]]], Leaves],
+    ) -> EncodedPack:
         """Put the pack together."""
         specs = self.layout.tensors
         order = sorted(
@@ -201,10 +245,11 @@ class _Encoder:
             ),
             _INDEX_LEVEL,
         )
-        leaves = self._leaves(entries)
+        places = leaves_of(entries, specs)
+        results = leaves(places)
         checks = [
-            bytes.fromhex(leaves[specs[tensor].name][leaf])[:LEAF_CHECK_BYTES]
-            for tensor, leaf in leaves_of(entries, specs)
+            bytes.fromhex(results[specs[tensor].name][leaf])[:LEAF_CHECK_BYTES]
+            for tensor, leaf in places
         ]
         header = HEADER.pack(MAGIC, FORMAT, len(index), bytes.fromhex(base))
         payloads = [self.payloads[i] for i in order]
@@ -213,7 +258,7 @@ class _Encoder:
             nbytes[entry.tensor] += entry.size
         return EncodedPack(
             data=b"".join([header, index, *checks, *stored, *payloads]),
-            leaves=leaves,
+            leaves=results,
             stats=tuple(
                 TensorStat(
                     name=specs[t].name,
@@ -225,30 +270,68 @@ class _Encoder:
             ),
         )
 
-    def _leaves(self, entries: tuple[ChunkEntry, ...]) -> dict[str, dict[int, Digest]]:
-        result: dict[str, dict[int, Digest]] = {}
-        data: Bytes | None = None
-        before = -1
-        for tensor, leaf in leaves_of(entries, self.layout.tensors):
-            spec = self.layout.tensors[tensor]
-            if tensor != before or data is None:
-                data, before = self.new(spec), tensor
-            start, stop = leaf_range(spec, leaf)
-            result.setdefault(spec.name, {})[leaf] = digest_bytes(data[start:stop])
-        return result
+
+def _words(spec: TensorSpec, read: Read) -> Words:
+    data = read(spec)
+    if data.size != spec.nbytes:
+        raise StructureMismatch(f"{spec.name}: {spec.nbytes} bytes expected, found {data.size}")
+    return spec.view(data)
 
 
-def _estimate(pending: _Pending, setting: Coded) -> float:
+def _hash_leaves(layout: Layout, new: Read, places: Iterable[tuple[int, int]]) -> Leaves:
+    result: dict[str, dict[int, Digest]] = {}
+    data, before = np.zeros(0, np.uint8), -1
+    for tensor, leaf in places:
+        spec = layout.tensors[tensor]
+        if tensor != before:
+            data, before = new(spec), tensor
+        start, stop = leaf_range(spec, leaf)
+        result.setdefault(spec.name, {})[leaf] = digest_bytes(data[start:stop])
+    return result
+
+
+def _known(digests: WeightsDigest, places: Iterable[tuple[int, int]]) -> Leaves:
+    result: dict[str, dict[int, Digest]] = {}
+    for tensor, leaf in places:
+        result.setdefault(digests.tensors[tensor].name, {})[leaf] = digests.leaves[tensor][leaf]
+    return result
+
+
+def _dense_form(old: Words, new: Words, level: Level) -> tuple[Mode, bytes]:
+    planes = encode_planes(old, new, _DENSE_LEVEL[level])
+    return (Mode.PLANES, planes) if len(planes) < new.nbytes else (Mode.RAW, new.tobytes())
+
+
+def _may_be_dense(diff: ChunkDiff, raw_bytes: int, level: Level) -> bool:
+    """Say whether coding would cost enough for a dense form to be tried."""
+    times = _TRY_DENSE_FROM[level]
+    if diff.magnitude.size * _MOST_BYTES_PER_CHANGE * times < raw_bytes:
+        return False
+    changed, population = diff.changed.astype(np.float64), diff.population
+    share = np.divide(changed, population, out=np.zeros(changed.shape), where=population > 0)
+    inside = (share > 0) & (share < 1)
+    p, n = share[inside], population[inside]
+    positions = -(n * (p * np.log2(p) + (1 - p) * np.log2(1 - p))).sum()
+    magnitude, scale = _sampled(diff.magnitude)
+    steps = diff.magnitude.size + scale * np.log2(magnitude.astype(np.float64)).sum()
+    return bool(times * (32 + positions + steps) >= 8 * raw_bytes)
+
+
+def _estimate(diff: ChunkDiff, setting: Coded) -> float:
     """Return about how many bytes the context coder would take."""
     rates = setting.profile.tilted(setting.tilt)
     used = rates != NEVER
-    changed, rest = (
-        pending.diff.changed[used],
-        (pending.diff.population - pending.diff.changed)[used],
-    )
+    changed, rest = diff.changed[used], (diff.population - diff.changed)[used]
     bits = changed @ BITS_CHANGED[rates[used]] + rest @ BITS_UNCHANGED[rates[used]]
-    table_of = setting.profile.table_of[pending.diff.classes]
+    magnitude, scale = _sampled(diff.magnitude)
+    table_of = setting.profile.table_of[_sampled(diff.classes)[0]]
     for number, table in enumerate(setting.profile.tables, 1):
-        symbols, _, width = to_symbols(pending.diff.magnitude[table_of == number], table.precision)
-        bits += np.log2(TOTAL / table.frequencies[symbols]).sum() + width.sum()
-    return float(bits + pending.diff.magnitude.size) / 8 + 4
+        symbols, _, width = to_symbols(magnitude[table_of == number], table.precision)
+        bits += scale * (np.log2(TOTAL / table.frequencies[symbols]).sum() + width.sum())
+    return float(bits + diff.magnitude.size) / 8 + 4
+
+
+def _sampled(column: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return every k-th item, _SAMPLE to twice that many, and how many items each stands for."""
+    sample = column[:: max(1, column.size // _SAMPLE)]
+    return sample, column.size / max(1, sample.size)

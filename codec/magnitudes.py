@@ -22,6 +22,7 @@ MAX_TABLES = 32
 _MOST_SYMBOLS = TOTAL // 4  # more would leave too little for the frequencies' proportions
 _BITS_PER_SYMBOL = 9  # about what the index spends on a symbol that occurs
 _BITS_PER_TABLE = 24
+_FEW_VALUES = 1 << 16  # up to here counting is quicker than sorting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +73,16 @@ class _Group:
         return _Group(self.classes + other.classes, values, counts)
 
 
-def fit_tables(magnitudes: U64, classes: Ints) -> tuple[Ints, tuple[MagnitudeTable, ...]]:
+def fit_tables(
+    magnitudes: U64, classes: npt.NDArray[np.integer]
+) -> tuple[Ints, tuple[MagnitudeTable, ...]]:
     """Return each class's table number, 0 for none, and the tables from number 1.
 
     A class all of whose steps are one unit needs none.
     """
     groups = []
     for c in np.flatnonzero(np.bincount(classes, magnitudes > 1, minlength=CLASSES)):
-        values, counts = np.unique(magnitudes[classes == c], return_counts=True)
+        values, counts = _tally(magnitudes[classes == c])
         groups.append(_Group([int(c)], values, counts))
     _merge(groups)
     table_of = np.zeros(CLASSES, np.int64)
@@ -90,6 +93,15 @@ def fit_tables(magnitudes: U64, classes: Ints) -> tuple[Ints, tuple[MagnitudeTab
         seen = np.bincount(symbols, group.counts).astype(np.int64)
         tables.append(MagnitudeTable(precision=group.precision, frequencies=quantise(seen)))
     return table_of, tuple(tables)
+
+
+def _tally(values: U64) -> tuple[U64, Ints]:
+    """Return the values that occur, ascending, and how often each does."""
+    if int(values.max()) >= _FEW_VALUES:
+        return np.unique(values, return_counts=True)
+    counts = np.bincount(values.astype(np.int64))
+    seen = np.flatnonzero(counts)
+    return seen.astype(np.uint64), counts[seen]
 
 
 def _merge(groups: list[_Group]) -> None:

@@ -16,39 +16,58 @@ that nothing did is for the version's own digest to say.  All integers are littl
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 
+from skerry.codec import kernel
 from skerry.codec.compress import decompress
-from skerry.codec.context import Coded, decode_chunks
-from skerry.codec.digest import LEAF_BYTES, Bytes, Digest, leaf_count
+from skerry.codec.context import Coded
+from skerry.codec.digest import LEAF_BYTES, Digest, leaf_count
+from skerry.codec.dtypes import Words
 from skerry.codec.errors import FormatError, LimitExceeded
 from skerry.codec.index import ChunkEntry, Mode, PackIndex, parse_index
 from skerry.codec.layout import Layout
 from skerry.codec.planes import decode_planes, decode_raw
 from skerry.codec.rates import Ints
-from skerry.codec.tensors import TensorChanges, TensorSpec
+from skerry.codec.tensors import TensorSpec
 
 MAGIC = b"SKRYPACK"
 FORMAT = 1
 HEADER = struct.Struct("<8sII32s")
 LEAF_CHECK_BYTES = 4
 MAX_INDEX_BYTES = 256 * 1024 * 1024  # unpacked
-_BATCH_WORDS = 64 * 1024 * 1024  # chunks decoded together share the cost of each NumPy call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedChunk:
+    """A chunk's place and settings, and its payload as stored."""
+
+    entry: ChunkEntry
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLeaf:
+    """The chunks that lie in one leaf, ascending, and the start of its digest after the patch."""
+
+    check: bytes
+    chunks: Sequence[PackedChunk]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """A parsed pack: its frame is sound, its payloads are checked as they are decoded."""
+    """A parsed pack: its frame is sound, its payloads are checked as they are decoded.
+
+    `leaves[t][i]` is what the pack has for leaf i of tensor t, a number in the layout's table.
+    """
 
     base: Digest
     index: PackIndex
     tensors: Sequence[TensorSpec]
-    leaf_checks: Mapping[int, Mapping[int, bytes]]  # by tensor number, then leaf number
-    chunks: Mapping[int, Sequence[tuple[ChunkEntry, memoryview]]]  # payloads by tensor number
+    leaves: Mapping[int, Mapping[int, PackedLeaf]]
     stored_files: tuple[memoryview, ...]
 
     @classmethod
@@ -67,8 +86,8 @@ class Pack:
         at = HEADER.size + index_size
         index_bytes = decompress(bytes(view[HEADER.size : at]), MAX_INDEX_BYTES)
         index = parse_index(index_bytes, layout.tensors)
-        leaves = leaves_of(index.chunks, layout.tensors)
-        sizes = [LEAF_CHECK_BYTES] * len(leaves)
+        places = leaves_of(index.chunks, layout.tensors)
+        sizes = [LEAF_CHECK_BYTES] * len(places)
         sizes += [file.stored for file in index.files]
         sizes += [chunk.size for chunk in index.chunks]
         ends = [at]
@@ -77,22 +96,19 @@ class Pack:
         if ends[-1] != len(data):
             raise FormatError(f"the index describes {ends[-1]} bytes, the pack has {len(data)}")
         parts = [view[start:stop] for start, stop in pairwise(ends)]
-        files_from, chunks_from = len(leaves), len(leaves) + len(index.files)
-        leaf_checks: dict[int, dict[int, bytes]] = {}
-        for (tensor, leaf), check in zip(leaves, parts[:files_from], strict=True):
-            leaf_checks.setdefault(tensor, {})[leaf] = bytes(check)
+        files_from, chunks_from = len(places), len(places) + len(index.files)
+        chunks: dict[tuple[int, int], list[PackedChunk]] = {place: [] for place in places}
+        for entry, payload in zip(index.chunks, parts[chunks_from:], strict=True):
+            chunks[leaf_of(entry, layout.tensors)].append(PackedChunk(entry=entry, payload=payload))
+        leaves: dict[int, dict[int, PackedLeaf]] = {}
+        for (tensor, leaf), check in zip(places, parts[:files_from], strict=True):
+            packed = PackedLeaf(check=bytes(check), chunks=tuple(chunks[tensor, leaf]))
+            leaves.setdefault(tensor, {})[leaf] = packed
         return cls(
             base=Digest(base.hex()),
             index=index,
             tensors=layout.tensors,
-            leaf_checks=leaf_checks,
-            chunks={
-                tensor: tuple(group)
-                for tensor, group in groupby(
-                    zip(index.chunks, parts[chunks_from:], strict=True),
-                    key=lambda pair: pair[0].tensor,
-                )
-            },
+            leaves=leaves,
             stored_files=tuple(parts[files_from:chunks_from]),
         )
 
@@ -113,80 +129,57 @@ class Pack:
         """The files that the pack carries, by name, with their sizes in bytes."""
         return {file.name: file.size for file in self.index.files}
 
-    def changed_tensors(self) -> list[int]:
-        """Return the numbers of the tensors that the pack has chunks of, ascending."""
-        return list(self.chunks)
+    def decode(
+        self, chunks: Sequence[PackedChunk], bases: Sequence[Words]
+    ) -> list[tuple[Ints, Words]]:
+        """Return the ascending positions and the new bits of the words that each chunk changes.
 
-    def decode(self, tensors: Sequence[int], bases: Sequence[Bytes]) -> list[TensorChanges]:
-        """Return the changes of the given tensors, whose bytes before the patch are `bases`.
-
+        `bases` are each chunk's words before the patch, and positions count from their start.
         Raises FormatError.  Nothing is written.
         """
-        work = [
-            (slot, chunk, payload)
-            for slot, tensor in enumerate(tensors)
-            for chunk, payload in self.chunks.get(tensor, ())
-        ]
-        words = [self.tensors[t].view(b) for t, b in zip(tensors, bases, strict=True)]
-        decoded: list[list[tuple[Ints, np.ndarray]]] = [[] for _ in tensors]
-        for batch in _batches(work):
-            for (slot, chunk, _), (positions, new) in zip(
-                batch, self._decode_batch(batch, words), strict=True
-            ):
-                decoded[slot].append((positions + chunk.start, new))
-        results = []
-        for slot, tensor in enumerate(tensors):
-            spec = self.tensors[tensor]
-            positions = np.concatenate([p for p, _ in decoded[slot]] or [np.zeros(0, np.int64)])
-            new = np.concatenate([n for _, n in decoded[slot]] or [np.zeros(0, spec.type.numpy)])
-            old = words[slot][positions]
-            results.append(TensorChanges(spec=spec, positions=positions, old=old, new=new))
-        return results
-
-    def _decode_batch(
-        self, batch: Sequence[tuple[int, ChunkEntry, memoryview]], words: Sequence[np.ndarray]
-    ) -> list[tuple[Ints, np.ndarray]]:
-        results: list[tuple[Ints, np.ndarray] | None] = [None] * len(batch)
+        results: list[tuple[Ints, Words]] = [_NOTHING] * len(chunks)
         coded: list[int] = []
-        settings, bases = [], []
-        for i, (slot, chunk, payload) in enumerate(batch):
-            base = words[slot][chunk.start : chunk.start + chunk.count]
-            dtype = self.tensors[chunk.tensor].type
-            if chunk.mode in (Mode.CONTEXT, Mode.GAP):
+        for i, (chunk, base) in enumerate(zip(chunks, bases, strict=True)):
+            if chunk.entry.mode in (Mode.CONTEXT, Mode.GAP):
                 coded.append(i)
-                bases.append(base)
-                settings.append(coded_of(chunk, self.index, self.tensors))
                 continue
-            decode = decode_planes if chunk.mode is Mode.PLANES else decode_raw
-            new = decode(bytes(payload), base, dtype)
+            decode = decode_planes if chunk.entry.mode is Mode.PLANES else decode_raw
+            new = decode(bytes(chunk.payload), base, self.tensors[chunk.entry.tensor].type)
             positions = np.flatnonzero(base != new)
             results[i] = (positions, new[positions])
-        payloads = [batch[i][2] for i in coded]
-        for i, result in zip(coded, decode_chunks(payloads, bases, settings), strict=True):
+        decoded = kernel.current().decode(
+            [chunks[i].payload for i in coded],
+            [bases[i] for i in coded],
+            [self._coded(chunks[i].entry) for i in coded],
+        )
+        for i, result in zip(coded, decoded, strict=True):
             results[i] = result
-        return [result for result in results if result is not None]
+        return results
+
+    def _coded(self, chunk: ChunkEntry) -> Coded:
+        """Return what the context coder needs to know of a chunk."""
+        return Coded(
+            dtype=self.tensors[chunk.tensor].type,
+            profile=self.index.profiles[chunk.profile],
+            tilt=chunk.tilt,
+            contextual=chunk.mode is Mode.CONTEXT,
+        )
 
 
-def coded_of(chunk: ChunkEntry, index: PackIndex, tensors: Sequence[TensorSpec]) -> Coded:
-    """Return what the context coder needs to know of a chunk."""
-    return Coded(
-        dtype=tensors[chunk.tensor].type,
-        profile=index.profiles[chunk.profile],
-        tilt=chunk.tilt,
-        contextual=chunk.mode is Mode.CONTEXT,
-    )
+_NOTHING: tuple[Ints, Words] = (np.zeros(0, np.int64), np.zeros(0, np.uint8))
+
+
+def leaf_of(chunk: ChunkEntry, tensors: Sequence[TensorSpec]) -> tuple[int, int]:
+    """Return (tensor number, leaf number) of the leaf in which a chunk lies.
+
+    A leaf is a whole number of CHUNK_WORDS of every word size, so there is just one.
+    """
+    return chunk.tensor, chunk.start * tensors[chunk.tensor].type.word // LEAF_BYTES
 
 
 def leaves_of(chunks: Sequence[ChunkEntry], tensors: Sequence[TensorSpec]) -> list[tuple[int, int]]:
-    """Return (tensor number, leaf number) of each leaf that a chunk lies in, ascending.
-
-    A leaf is a whole number of CHUNK_WORDS of every word size, so a chunk lies in just one.
-    """
-    found = (
-        (chunk.tensor, chunk.start * tensors[chunk.tensor].type.word // LEAF_BYTES)
-        for chunk in chunks
-    )
-    return list(dict.fromkeys(found))
+    """Return (tensor number, leaf number) of each leaf that a chunk lies in, ascending."""
+    return list(dict.fromkeys(leaf_of(chunk, tensors) for chunk in chunks))
 
 
 def leaf_range(spec: TensorSpec, leaf: int) -> tuple[int, int]:
@@ -194,18 +187,3 @@ def leaf_range(spec: TensorSpec, leaf: int) -> tuple[int, int]:
     if not 0 <= leaf < leaf_count(spec.nbytes):
         raise ValueError(f"{spec.name} has {leaf_count(spec.nbytes)} leaves, asked for {leaf}")
     return leaf * LEAF_BYTES, min((leaf + 1) * LEAF_BYTES, spec.nbytes)
-
-
-def _batches(
-    work: Sequence[tuple[int, ChunkEntry, memoryview]],
-) -> Iterator[list[tuple[int, ChunkEntry, memoryview]]]:
-    batch: list[tuple[int, ChunkEntry, memoryview]] = []
-    words = 0
-    for item in work:
-        if batch and words + item[1].count > _BATCH_WORDS:
-            yield batch
-            batch, words = [], 0
-        batch.append(item)
-        words += item[1].count
-    if batch:
-        yield batch

@@ -9,10 +9,10 @@ from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import FormatError
 
 
-def encode_planes(old: Words, new: Words) -> bytes:
+def encode_planes(old: Words, new: Words, level: int) -> bytes:
     """Return `old ^ new`, shape [n], as zstd over its byte planes, lowest byte first."""
     planes = (old ^ new).view(np.uint8).reshape(old.size, old.itemsize).T
-    return compress(np.ascontiguousarray(planes).tobytes())
+    return compress(np.ascontiguousarray(planes).tobytes(), level)
 
 
 def decode_planes(payload: bytes, old: Words, dtype: DType) -> Words:

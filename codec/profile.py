@@ -16,11 +16,17 @@ import numpy.typing as npt
 from skerry.codec.errors import FormatError
 from skerry.codec.magnitudes import MagnitudeTable, fit_tables
 from skerry.codec.rates import BITS_CHANGED, BITS_UNCHANGED, MAX_RATE, NEVER, Ints, rate_of
-from skerry.codec.steps import U64
+from skerry.codec.scan import ChunkDiff
 
 MAX_TILT = 63
 TILTED_FROM = 12  # a hazard of 1 for each word
 _FIT_ROUNDS = 3
+# Costs are whole multiples of 2^-28 bits: sums over a chunk's words stay below 2^53, so that they
+# are exact in floating point and no platform decides otherwise between tilts.
+_CHANGED = np.rint(BITS_CHANGED * 2**28)
+_UNCHANGED = np.rint(BITS_UNCHANGED * 2**28)
+# Among equals the smallest tilt comes first.
+_TILTS = np.array(sorted(range(-MAX_TILT, MAX_TILT + 1), key=lambda tilt: (abs(tilt), tilt)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +56,10 @@ class Profile:
         return found
 
 
-def fit(
-    population: Ints, changed: Ints, magnitudes: Sequence[U64], classes: Sequence[Ints]
-) -> tuple[Profile, Ints]:
-    """Return the profile that suits these chunks, and the tilt of each.
-
-    `population` and `changed` have shape [chunks, CLASSES]; `magnitudes` and `classes` give each
-    chunk's steps and the class of each.
-    """
+def fit(diffs: Sequence[ChunkDiff]) -> tuple[Profile, Ints]:
+    """Return the profile that suits these chunks, and the tilt of each."""
+    population = np.stack([diff.population for diff in diffs])
+    changed = np.stack([diff.changed for diff in diffs])
     total_changed = changed.sum(axis=0)
     untilted = rates = rate_of(total_changed, population.sum(axis=0))
     tilts = np.zeros(len(population), np.int64)
@@ -71,12 +73,17 @@ def fit(
         rates = np.where(_is_fixed(untilted), untilted, np.maximum(weighted, TILTED_FROM))
     if len(population) > 1:
         tilts = _best_tilts(population, changed, rates)
-    table_of, tables = fit_tables(np.concatenate(magnitudes), np.concatenate(classes))
+    table_of, tables = fit_tables(
+        np.concatenate([diff.magnitude for diff in diffs]),
+        np.concatenate([diff.classes for diff in diffs]),
+    )
     return Profile(rates=rates, table_of=table_of, tables=tables), tilts
 
 
 def _tilted(rates: Ints, tilt: int) -> Ints:
-    return np.where(_is_fixed(rates), rates, np.clip(rates + tilt, TILTED_FROM, MAX_RATE))
+    return np.where(
+        _is_fixed(rates), rates, np.minimum(np.maximum(rates + tilt, TILTED_FROM), MAX_RATE)
+    )
 
 
 def _is_fixed(rates: Ints) -> npt.NDArray[np.bool_]:
@@ -87,13 +94,9 @@ def _is_fixed(rates: Ints) -> npt.NDArray[np.bool_]:
 
 def _best_tilts(population: Ints, changed: Ints, rates: Ints) -> Ints:
     used = np.flatnonzero(rates != NEVER)
-    k, rest = changed[:, used], (population - changed)[:, used]
-    candidates = np.arange(-MAX_TILT, MAX_TILT + 1)
-    costs = np.empty((candidates.size, len(population)))
-    for i, tilt in enumerate(candidates):
-        tilted = _tilted(rates[used], int(tilt))
-        # Rounded to sixteenths of a bit, so that no platform's last digit decides between tilts.
-        costs[i] = np.rint(16 * (k @ BITS_CHANGED[tilted] + rest @ BITS_UNCHANGED[tilted]))
-    costs += np.abs(candidates)[:, None] / 1024  # among equals, the smallest tilt
-    best: Ints = candidates[np.argmin(costs, axis=0)]
+    k = changed[:, used].astype(np.float64)
+    rest = population[:, used].astype(np.float64) - k
+    tilted = np.stack([_tilted(rates[used], int(tilt)) for tilt in _TILTS], axis=1)
+    costs = k @ _CHANGED[tilted] + rest @ _UNCHANGED[tilted]  # shape [chunks, tilts]
+    best: Ints = _TILTS[np.argmin(costs, axis=1)]
     return best

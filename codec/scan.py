@@ -21,16 +21,14 @@ class ChunkDiff:
     """The changes of one chunk in **class order**: by class, then by position.
 
     `population[c]` is how many words of the chunk have class c, `changed[c]` how many of those
-    changed; `ranks` counts each change among the words of its class, `positions` among all words
-    of the chunk; `magnitude` and `down` are the steps from old bits to new.  All but the first two
-    have shape [changes].
+    changed; `ranks` counts each change among the words of its class; `magnitude` and `down` are the
+    steps from old bits to new.  All but the first two have shape [changes].
     """
 
     population: Ints
     changed: Ints
     classes: npt.NDArray[np.uint8]
-    ranks: Ints
-    positions: Ints
+    ranks: npt.NDArray[np.uint32]
     magnitude: U64
     down: npt.NDArray[np.bool_]
 
@@ -66,18 +64,18 @@ def members_of(classes: npt.NDArray[np.uint8], low: int, high: int) -> tuple[Int
     return positions[np.argsort(found, kind="stable")], bounds
 
 
-def scan(old: Words, new: Words, dtype: DType) -> ChunkDiff | None:
+def scan(old: Words, new: Words, dtype: DType, *, contextual: bool = True) -> ChunkDiff | None:
     """Compare two chunks of equal shape [n], bit by bit.  None when they are the same."""
     positions = np.flatnonzero(old != new)
     if not positions.size:
         return None
-    classes = classes_of(old, dtype)
+    classes = classes_of(old, dtype, contextual=contextual)
     by_class = np.argsort(classes[positions], kind="stable")
     positions = positions[by_class]
     changed = population_of(classes[positions])
     seen = np.flatnonzero(changed)
     members, bounds = members_of(classes, seen[0], seen[-1])
-    ranks = np.empty(positions.size, np.int64)
+    ranks = np.empty(positions.size, np.uint32)
     start = 0
     for c in seen:
         stop = start + int(changed[c])
@@ -91,7 +89,6 @@ def scan(old: Words, new: Words, dtype: DType) -> ChunkDiff | None:
         changed=changed,
         classes=classes[positions],
         ranks=ranks,
-        positions=positions,
         magnitude=magnitude,
         down=down,
     )

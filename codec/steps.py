@@ -21,7 +21,7 @@ from skerry.codec.rates import Ints
 
 U64 = npt.NDArray[np.uint64]
 
-MAX_PRECISION = 6
+MAX_PRECISION = 10
 MAX_SYMBOLS = (1 << (MAX_PRECISION + 1)) - 1 + (63 - MAX_PRECISION << MAX_PRECISION)
 
 

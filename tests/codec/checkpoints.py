@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from skerry.codec.digest import Bytes
+from skerry.codec.digest import LEAF_BYTES, Bytes, Digest, leaf_digests
 from skerry.codec.dtypes import DTYPES
 from skerry.codec.header import build_header
 from skerry.codec.layout import Layout, Shard
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import TensorChanges, TensorSpec
 from skerry.codec.weights import WeightsDigest, digest_weights
 
 Tensor = tuple[str, str, tuple[int, ...]]
@@ -45,6 +45,15 @@ def weights_of(tensors: Mapping[str, tuple[str, Bytes]]) -> Weights:
     for name, (dtype, data) in tensors.items():
         table.append((name, dtype, (data.size * 8 // DTYPES[dtype].bits,)))
     return Weights(layout_of(table), {name: data for name, (_, data) in tensors.items()})
+
+
+def patched_leaves(base: Bytes, changes: TensorChanges) -> dict[int, Digest]:
+    """Return the digests that the leaves which changed have afterwards."""
+    patched = base.copy()
+    changes.spec.view(patched)[changes.positions] = changes.new
+    digests = leaf_digests(patched)
+    touched = changes.positions * changes.spec.type.word // LEAF_BYTES
+    return {int(leaf): digests[leaf] for leaf in np.unique(touched)}
 
 
 def mutate(rng: np.random.Generator, old: Bytes, dtype: str, density: float, near: bool) -> Bytes:

@@ -21,6 +21,8 @@ from skerry.codec.pack import HEADER, MAGIC, Pack
 from skerry.codec.profile import Profile
 from tests.codec.checkpoints import Weights, mutate, random_bytes, weights_of
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 WORDS = 1500
 
 

@@ -19,6 +19,8 @@ from tests.codec.checkpoints import Weights, pairs, weights_of
 from tests.codec.independent import decode, decode_all
 from tests.codec.vectors import DIRECTORY
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 CHUNK = 256
 
 

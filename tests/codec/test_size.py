@@ -9,6 +9,8 @@ from skerry.codec.bound import conditioned_bits
 from skerry.codec.encode import encode_pack
 from tests.codec.checkpoints import weights_of
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
     bits = values.astype(np.float32).view(np.uint32)

@@ -15,6 +15,8 @@ from skerry.codec.encode import encode_pack
 from tests.codec.checkpoints import Weights, mutate, random_bytes, weights_of
 
 DIRECTORY = Path(__file__).parent.parent / "vectors" / "v1" / "packs"
+# Written by encoders that knew magnitudes to six bits only; still to be read.
+DECODE_ONLY = frozenset({"other-dtypes-precision-6"})
 
 
 def cases() -> dict[str, tuple[str, Weights, Weights, int, dict[str, bytes]]]:

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.codec.digest import Bytes, Digest, digest_bytes
-from skerry.codec.fold import patched_leaves
 from skerry.codec.tensors import TensorChanges
 from skerry.island_agent.errors import JournalInvalid
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.journal_writer import JournalWriter
 from skerry.island_agent.marker import Held, Marker
+from tests.codec.checkpoints import patched_leaves
 from tests.island_agent.runs import random_snapshot
 
 RUN = digest_bytes(b"run")

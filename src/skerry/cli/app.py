@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from skerry.cli import agent, info, inspect, keys, patches, publish, pull
@@ -17,6 +19,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def choose_kernel() -> None:
+    """Encode and decode with the kernel that SKERRY_KERNEL names, for whoever doubts another."""
+    name = os.environ.get("SKERRY_KERNEL")
+    if name is None:
+        return
+    from skerry.codec import kernel
+
+    try:
+        kernel.use(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="SKERRY_KERNEL") from error
+
 
 app.command("publish", cls=SkerryCommand)(publish.publish)
 app.command("log", cls=SkerryCommand)(inspect.log)
@@ -41,3 +58,16 @@ def demo(context: typer.Context) -> None:
     from skerry.cli.demo import app as demo_app
 
     demo_app(args=context.args, prog_name="skerry demo")
+
+
+@app.command(
+    "bench",
+    cls=SkerryCommand,
+    add_help_option=False,  # each benchmark explains its own options
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench(context: typer.Context) -> None:
+    """Measure the codec beside what others use, on this machine."""
+    from skerry.benchmarks.__main__ import app as bench_app
+
+    bench_app(args=context.args, prog_name="skerry bench")

@@ -12,7 +12,8 @@ def info(as_json: JsonOption = False) -> None:
     """Print versions, and which codec is used."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
-    from importlib.util import find_spec
+
+    from skerry.codec import kernel
 
     def installed(name: str) -> str | None:
         try:
@@ -20,15 +21,21 @@ def info(as_json: JsonOption = False) -> None:
         except PackageNotFoundError:
             return None
 
-    native = find_spec("skerry.codec._kernel") is not None
     values = {
         "skerry": installed("skerry"),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "codec": "native kernel" if native else "numpy reference (no kernel was built; slower)",
+        "kernel": kernel.current().name,
+        "kernels": list(kernel.available()),
         **{name: installed(name) for name in _LIBRARIES},
     }
     if as_json:
         print_json(values)
     else:
-        print_fields((name, value or "not installed") for name, value in values.items())
+        print_fields((name, _text(value)) for name, value in values.items())
+
+
+def _text(value: str | list[str] | None) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return value or "not installed"

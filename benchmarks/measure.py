@@ -1,0 +1,113 @@
+"""How long something takes, and how much memory it needs on top of what is there before.
+
+Memory is the highest resident set of this process during the call, less the resident set just
+before (Linux: the kernel's own peak, reset through /proc/self/clear_refs), so it counts results and
+every temporary array, and weights that are resident already not at all.  A program that runs
+meanwhile has its own peak added, as last seen before it ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_ENOUGH_S = 0.6  # of measured time, after which nothing is repeated
+_MOST = 3  # repetitions
+_LOOK_S = 0.002  # between two looks at a program's memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The shortest of a few runs; the first run's memory, None where the kernel does not tell."""
+
+    seconds: float
+    peak_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Programs:
+    """What the programs of the run under way have used."""
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    ran: bool = False
+
+
+_programs = _Programs()
+
+
+def measure(
+    work: Callable[[], T], *, prepare: Callable[[], object] = lambda: None
+) -> tuple[T, Measured]:
+    """Run `work` once or a few times, `prepare` before each run; return its first result, too."""
+    prepare()
+    before = _reset_peak()
+    result, seconds = _timed(work)
+    peak = None if before is None else max(_status("VmHWM") - before, 0) + _programs.peak_bytes
+    runs, spent, shortest = 1, seconds, seconds
+    while runs < _MOST and spent < _ENOUGH_S:
+        prepare()
+        _, seconds = _timed(work)
+        runs, spent, shortest = runs + 1, spent + seconds, min(shortest, seconds)
+    return result, Measured(seconds=shortest, peak_bytes=peak)
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    global _programs
+    _programs = _Programs()
+    began = time.perf_counter()
+    result = work()
+    seconds = time.perf_counter() - began
+    return result, _programs.seconds if _programs.ran else seconds
+
+
+def run_program(command: Sequence[str]) -> None:
+    """Run a program to its end; the measurement under way counts its time and memory as its own.
+
+    Raises CalledProcessError unless it ends with 0.
+    """
+    began = time.perf_counter()
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    peak = 0
+    while program.poll() is None:
+        peak = max(peak, _status("VmHWM", program.pid))
+        time.sleep(_LOOK_S)
+    assert program.stderr is not None
+    with program.stderr:
+        said = program.stderr.read()
+    if program.returncode:
+        raise subprocess.CalledProcessError(program.returncode, list(command), stderr=said)
+    _programs.seconds += time.perf_counter() - began
+    _programs.peak_bytes = max(_programs.peak_bytes, peak)
+    _programs.ran = True
+
+
+def _reset_peak() -> int | None:
+    """Forget the highest resident set; return the present one, None if that cannot be done."""
+    try:
+        # Freed heap would be used again without being seen.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        return _status("VmRSS")
+    except (OSError, AttributeError):
+        return None
+
+
+def _status(field: str, pid: int | str = "self") -> int:
+    """Return a field of a process's status in bytes, 0 if it is not there any more."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ProcessLookupError):
+        return 0
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    return 0

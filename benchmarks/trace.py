@@ -1,0 +1,218 @@
+"""A real trace: the BF16 checkpoints that the demo's model passes through in a run of GRPO.
+
+`python -m skerry.benchmarks.trace DIR` records one: the trainer of the demo, its reward and its
+prompts, with one engine in the same process that follows every step.  The directory holds
+`step-000`, `step-001` and so on, checkpoints of their own, and `trace.json`, written last: the
+settings, and what each step did.  A directory with `trace.json` is a whole trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from skerry.benchmarks.weights import Pair
+from skerry.codec.digest import Bytes
+from skerry.codec.tensors import TensorChanges
+from skerry.codec.weights import digest_weights
+from skerry.inference.attribution import Span, spans_of
+from skerry.inference.engine import GenerationRequest, WeightUpdate
+from skerry.inference.engines import CpuEngine
+from skerry.publisher import Checkpoint
+from skerry.publisher.arrays import ServedTensor
+from skerry.trainer.grpo import LetterReward
+from skerry.trainer.learner import LearnerConfig
+from skerry.trainer.loop import RLTrainer, StepMetrics, TrainerConfig
+from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.rollouts import Sampling
+from skerry.trainer.run import MODELS, source_model
+
+STARTS = ("grid", "uniform")
+MAX_BYTES = 8 << 30  # of one trace on disk
+_KEPT_FREE = 1 << 30
+_RECORD = "trace.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a trace is recorded with; one of the same recipe is not recorded again."""
+
+    model: str = "smollm2"
+    start: str = "grid"
+    steps: int = 6
+    lr: float = 1e-6
+    prompts: int = 4
+    samples: int = 4
+    max_tokens: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS or self.start not in STARTS or self.steps < 1:
+            raise ValueError(f"no such run: {self}")
+
+
+def ensure(directory: Path, recipe: Recipe) -> Path:
+    """Return a trace of this recipe below `directory`; record it in a process of its own if new."""
+    path = directory / f"{recipe.model}-{recipe.start}"
+    if not holds(path, recipe):
+        shutil.rmtree(path, ignore_errors=True)
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(recipe).items()]
+        subprocess.run([sys.executable, "-m", __name__, str(path), *options], check=True)
+    return path
+
+
+def holds(path: Path, recipe: Recipe) -> bool:
+    """Say whether a whole trace of this recipe is there."""
+    try:
+        return bool(json.loads((path / _RECORD).read_text())["recipe"] == asdict(recipe))
+    except FileNotFoundError:
+        return False
+
+
+def load_step(path: Path, step: int) -> Pair:
+    """Read the checkpoints before and after a step, counted from 1, into memory."""
+    before, after = (Checkpoint.scan(path / _directory(n)) for n in (step - 1, step))
+
+    def read(checkpoint: Checkpoint) -> dict[str, Bytes]:
+        return {spec.name: checkpoint.read(spec).copy() for spec in checkpoint.layout.tensors}
+
+    return Pair(layout=after.layout, old=read(before), new=read(after))
+
+
+async def record(path: Path, recipe: Recipe) -> None:
+    """Run the trainer and write the trace.  Raises OSError when the disk has too little room."""
+    source = source_model(recipe.model, recipe.start, recipe.seed)
+    weights = source.served()
+    expected = (recipe.steps + 1) * sum(tensor.data.nbytes for tensor in weights.values())
+    path.mkdir(parents=True)
+    if expected > min(MAX_BYTES, shutil.disk_usage(path).free - _KEPT_FREE):
+        raise OSError(f"{path}: a trace of {expected:,} bytes does not fit, or is over the limit")
+    tokenizer = source.tokenizer()
+
+    def write(served: Mapping[str, ServedTensor], step: int) -> None:
+        checkpoint = Checkpoint.from_arrays(served, side_files=source.side_files)
+        checkpoint.write_to(path / _directory(step))
+
+    write(weights, 0)
+    gate = _Gate(weights=weights)
+    await gate.engine.load(path / _directory(0), 0)
+
+    async def publish(served: Mapping[str, ServedTensor], step: int) -> int:
+        await asyncio.to_thread(write, served, step)
+        await gate.install(served, step)
+        return step
+
+    trainer = RLTrainer(
+        source,
+        gates=[gate],
+        prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+        reward=LetterReward(tokenizer),
+        publish=publish,
+        config=TrainerConfig(
+            learner=LearnerConfig(lr=recipe.lr),
+            sampling=Sampling(
+                samples=recipe.samples, max_tokens=recipe.max_tokens, seed=recipe.seed
+            ),
+            prompts_per_step=recipe.prompts,
+        ),
+    )
+    try:
+        metrics = await trainer.run(recipe.steps, _tell)
+    finally:
+        await gate.engine.close()
+    done = {"recipe": asdict(recipe), "steps": [asdict(step) for step in metrics]}
+    (path / _RECORD).write_text(json.dumps(done, indent=1) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    spans: Sequence[Span]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Gate:
+    """A gate without HTTP: one engine in this process, whichever version it has."""
+
+    weights: Mapping[str, ServedTensor]
+    engine: CpuEngine = field(default_factory=lambda: CpuEngine(threads=1))
+
+    async def complete(
+        self,
+        prompt: Sequence[int],
+        *,
+        accepted: str,
+        wait_s: float,
+        max_tokens: int,
+        temperature: float,
+        seed: int | None,
+    ) -> _Answer:
+        request = GenerationRequest(
+            prompt=tuple(prompt), max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+        tokens = [token async for token in self.engine.generate(request)]
+        return _Answer(
+            tokens=[token.token for token in tokens],
+            logprobs=[token.logprob for token in tokens],
+            spans=spans_of(token.version for token in tokens),
+        )
+
+    async def install(self, weights: Mapping[str, ServedTensor], version: int) -> None:
+        update = await asyncio.to_thread(_update, self.weights, weights, version)
+        await self.engine.stage(update)
+        await self.engine.pause()
+        try:
+            await self.engine.install(update)
+        finally:
+            await self.engine.resume()
+        self.weights = weights
+
+
+def _update(
+    old: Mapping[str, ServedTensor], new: Mapping[str, ServedTensor], version: int
+) -> WeightUpdate:
+    checkpoint = Checkpoint.from_arrays(new)
+    changes = []
+    for spec in checkpoint.layout.tensors:
+        before, after = spec.view(old[spec.name].raw), spec.view(new[spec.name].raw)
+        positions = np.flatnonzero(before != after)
+        if positions.size:
+            changes.append(
+                TensorChanges(
+                    spec=spec, positions=positions, old=before[positions], new=after[positions]
+                )
+            )
+    digest = digest_weights(checkpoint.layout, checkpoint.read).version()
+    return WeightUpdate(base=version - 1, version=version, digest=digest, changes=changes)
+
+
+def _tell(step: StepMetrics) -> None:
+    print(f"step {step.step}: reward {step.reward:.3f}", file=sys.stderr, flush=True)
+
+
+def _directory(step: int) -> str:
+    return f"step-{step:03}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m skerry.benchmarks.trace", description=__doc__)
+    parser.add_argument("directory", type=Path, help="must not be there yet")
+    for name, default in asdict(Recipe()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    options = vars(parser.parse_args(argv))
+    asyncio.run(record(options.pop("directory"), Recipe(**options)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

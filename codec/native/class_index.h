@@ -1,0 +1,83 @@
+// A chunk's words by class: how many there are, the rank of a word in its class, the place of a rank.
+//
+// The index keeps a byte for each word, its class, and for each class that is common the number of
+// its words before every 512th.  A query adds up what one comparison a block of 64 says.  Words of
+// rare classes are listed instead.  Each path has an implementation; all give the same answers.
+#ifndef SKERRY_CLASS_INDEX_H
+#define SKERRY_CLASS_INDEX_H
+
+#include <cstdint>
+#include <memory>
+
+#include "kernel.h"
+
+namespace skerry {
+
+// A chunk before the patch: n words, at most SKERRY_MAX_WORDS.
+struct Chunk {
+  skerry_dtype dtype;
+  const void *words;
+  uint64_t n;
+};
+
+constexpr uint32_t kMostCommon = 32, kRare = 255;
+constexpr uint64_t kBlock = 64, kSpan = 512;  // words that a mask covers, and a count
+
+struct ClassIndex {
+  uint32_t population[SKERRY_CLASSES];
+  uint8_t slot[SKERRY_CLASSES];  // of each common class, kRare for the others
+  uint32_t commons;
+  uint8_t common[kMostCommon];
+  uint64_t spans;
+  uint8_t *classes;  // of each word; as many more as fill the last span
+  uint32_t *counts;  // [slot][span]: words of that class before the span
+  uint32_t *found;   // positions of words of rare classes, ascending
+  uint32_t *rare;    // the same by class
+  uint32_t rare_begin[SKERRY_CLASSES];
+};
+
+// An index with its memory, enough for any chunk of n words; most of it is never touched.
+class OwnedIndex : public ClassIndex {
+ public:
+  explicit OwnedIndex(uint64_t n) {
+    spans = (n + kSpan - 1) / kSpan;
+    bytes_.reset(new uint8_t[spans * kSpan]);
+    words_.reset(new uint32_t[kMostCommon * spans + 2 * n]);
+    classes = bytes_.get();
+    counts = words_.get();
+    found = counts + kMostCommon * spans;
+    rare = found + n;
+  }
+
+ private:
+  std::unique_ptr<uint8_t[]> bytes_;
+  std::unique_ptr<uint32_t[]> words_;
+};
+
+struct ClassQueries {
+  void (*build)(const Chunk &chunk, ClassIndex &index);
+  // Return how many words of the class of word `position` come before it.
+  uint32_t (*rank)(const ClassIndex &index, uint32_t position);
+  // Write the positions of the words of class `c` that have these ranks, which ascend and are below
+  // the class's population.
+  void (*select)(const ClassIndex &index, uint32_t c, const uint32_t *ranks, uint64_t count,
+                 uint32_t *positions);
+};
+
+extern const ClassQueries kPortableQueries;
+#if defined(__x86_64__)
+extern const ClassQueries kAvx2Queries, kAvx512Queries;
+#endif
+
+inline const ClassQueries &queries_of(skerry_path path) {
+#if defined(__x86_64__)
+  if (path == SKERRY_AVX512) return kAvx512Queries;
+  if (path == SKERRY_AVX2) return kAvx2Queries;
+#endif
+  (void)path;
+  return kPortableQueries;
+}
+
+}  // namespace skerry
+
+#endif

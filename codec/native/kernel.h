@@ -1,0 +1,92 @@
+// The native kernel's C interface: what NumPy does in scan.py and context.py, a chunk at a time.
+//
+// Every function is pure and keeps no state, so threads may call at will.  Buffers are the caller's;
+// words are little-endian and may lie at any address.  A result below zero is an `Error`.  `path` is
+// one of `Path` that skerry_paths() has; all paths give the same bytes.
+#ifndef SKERRY_KERNEL_H
+#define SKERRY_KERNEL_H
+
+#include <stdint.h>
+
+#define SKERRY_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SKERRY_ABI = 1, SKERRY_CLASSES = 256, SKERRY_MAX_WORDS = 1 << 20 };
+
+typedef enum { SKERRY_PORTABLE = 1, SKERRY_AVX2 = 2, SKERRY_AVX512 = 4 } skerry_path;
+
+typedef enum {
+  SKERRY_ARGUMENT = -1,     // the caller broke this interface
+  SKERRY_MEMORY = -2,       // no memory
+  SKERRY_SHORT = -3,        // fewer than 4 bytes
+  SKERRY_START = -4,        // a first state that no encoder leaves
+  SKERRY_CHANGES = -5,      // more changes than the bytes can hold
+  SKERRY_PAST_END = -6,     // a changed word past the end of its class
+  SKERRY_MEETING = -7,      // symbols and raw bits do not meet
+  SKERRY_PADDING = -8,      // padding bits that are not zero
+  SKERRY_SEED = -9,         // a last state that is not a seed
+  SKERRY_STEP = -10,        // a step out of range
+} skerry_error;
+
+// How words are cut: `word` bytes each, class = (word >> shift) & mask, 0 for all if mask is 0.
+typedef struct {
+  uint32_t word, shift, mask, is_float;
+} skerry_dtype;
+
+// How one chunk is coded.  `rates` and `table_of` have an entry for each class: the rate code with
+// the chunk's tilt in it, or 255; the number of the magnitude table from 1, or 0.  Table t has
+// `sizes[t]` symbols from `offsets[t]` in `frequencies` and `starts`, and 4096 slots in `symbols`.
+typedef struct {
+  const uint8_t *rates, *table_of;
+  uint32_t tables;
+  const uint8_t *precisions;
+  const uint32_t *offsets, *sizes;
+  const uint16_t *frequencies, *starts, *symbols;
+} skerry_profile;
+
+// The changes of one chunk, in class order; each column has room for all of them.
+typedef struct {
+  uint8_t *classes;
+  uint32_t *ranks;
+  uint64_t *magnitudes;
+  uint8_t *downs;
+} skerry_changes;
+
+SKERRY_API int32_t skerry_abi(void);
+SKERRY_API uint32_t skerry_paths(void);
+
+// Set the bits of `bitmap`, (n + 63) / 64 items, where words differ; return how many do.
+SKERRY_API int64_t skerry_diff(skerry_path path, uint32_t word, const void *before, const void *after, uint64_t n,
+                    uint64_t *bitmap);
+
+// Write the positions of the bits that are set, ascending; `positions` has room for all.
+SKERRY_API int64_t skerry_positions(const uint64_t *bitmap, uint64_t n, int64_t *positions);
+
+// Count the classes of n words, at most 2^20, of which `bitmap` says that they changed, and describe
+// the changes.  Returns their number.
+SKERRY_API int64_t skerry_rank(skerry_path path, const skerry_dtype *dtype, const void *before, const void *after,
+                    uint64_t n, const uint64_t *bitmap, int64_t *population, int64_t *changed,
+                    skerry_changes *changes);
+
+// Code the changes.  Returns the size of the chunk; nothing is written if that is above `capacity`.
+SKERRY_API int64_t skerry_encode(const skerry_profile *profile, const int64_t *population, const int64_t *changed,
+                      const skerry_changes *changes, uint8_t *out, uint64_t capacity);
+
+// Decode a chunk over the words before the patch.  Writes the ascending positions of the words that
+// change and their bits afterwards, and returns how many; `capacity` must be at least
+// min(n, 8 * size).  Untrusted: any `data` is either decoded or refused.
+SKERRY_API int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype, const skerry_profile *profile,
+                      const uint8_t *data, uint64_t size, const void *before, uint64_t n,
+                      uint64_t capacity, int64_t *positions, void *after);
+
+// Write the words `after` to `positions`, all of which lie inside `words`.
+SKERRY_API int64_t skerry_apply(uint32_t word, void *words, const int64_t *positions,
+                                const void *after, uint64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

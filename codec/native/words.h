@@ -1,0 +1,75 @@
+// Words: how they are read, which class they have, and what a step is.
+#ifndef SKERRY_WORDS_H
+#define SKERRY_WORDS_H
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernel.h"
+
+// Words and payloads are read where they lie.  The build fails, and Skerry goes on with NumPy.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian processors only");
+
+namespace skerry {
+// Without a name, so that each file has its own copies: one compiled for a newer processor must never
+// stand in for another file's.
+namespace {
+
+template <class Word>
+inline Word load(const void *words, uint64_t at) {
+  Word word;
+  std::memcpy(&word, static_cast<const char *>(words) + at * sizeof(Word), sizeof(Word));
+  return word;
+}
+
+template <class Word>
+inline void store(void *words, uint64_t at, Word word) {
+  std::memcpy(static_cast<char *>(words) + at * sizeof(Word), &word, sizeof(Word));
+}
+
+template <class Word>
+inline uint32_t class_of(Word word, const skerry_dtype &dtype) {
+  return static_cast<uint32_t>(word >> dtype.shift) & dtype.mask;
+}
+
+// Floats in numeric order, by the map of codec/steps.py; it is its own inverse.
+template <class Word>
+inline Word ordinal(Word bits, bool is_float) {
+  constexpr Word sign = Word(1) << (8 * sizeof(Word) - 1);
+  return is_float && (bits & sign) ? Word(bits ^ Word(sign - 1)) : bits;
+}
+
+// Call `f` with a word of the dtype's size; false if there is none.
+template <class F>
+inline bool with_word(uint32_t size, F f) {
+  switch (size) {
+    case 1: f(uint8_t{}); return true;
+    case 2: f(uint16_t{}); return true;
+    case 4: f(uint32_t{}); return true;
+    case 8: f(uint64_t{}); return true;
+    default: return false;
+  }
+}
+
+inline bool is_sound(const skerry_dtype &dtype) {
+  return (dtype.word == 1 || dtype.word == 2 || dtype.word == 4 || dtype.word == 8) &&
+         dtype.shift < 8 * dtype.word && dtype.mask < SKERRY_CLASSES;
+}
+
+inline uint32_t popcount(uint64_t bits) { return static_cast<uint32_t>(__builtin_popcountll(bits)); }
+inline uint32_t lowest(uint64_t bits) { return static_cast<uint32_t>(__builtin_ctzll(bits)); }
+
+// Call `f` with each position whose bit is set, ascending.
+template <class F>
+inline void each_set(const uint64_t *bitmap, uint64_t n, F f) {
+  for (uint64_t block = 0; block < (n + 63) / 64; block++) {
+    for (uint64_t bits = bitmap[block]; bits; bits &= bits - 1) {
+      f(64 * block + lowest(bits));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace skerry
+
+#endif

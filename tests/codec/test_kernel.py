@@ -1,0 +1,175 @@
+"""Every kernel is the same function: same changes, same bytes, same refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry.codec import kernel
+from skerry.codec.context import Coded
+from skerry.codec.dtypes import DTYPES, Words
+from skerry.codec.encode import encode_pack
+from skerry.codec.errors import FormatError
+from skerry.codec.fold import apply_pack
+from skerry.codec.level import Level
+from skerry.codec.pack import Pack
+from skerry.codec.profile import fit
+from skerry.codec.rates import Ints
+from skerry.codec.scan import CHUNK_WORDS, ChunkDiff
+from tests.codec.checkpoints import mutate, random_bytes, weights_of
+
+KERNELS = kernel.available()
+REFERENCE = KERNELS["numpy"]
+NATIVE = [name for name in KERNELS if name != "numpy"]
+
+pytestmark = pytest.mark.skipif(not NATIVE, reason="no C++ compiler was there to build the kernel")
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> tuple[str, Words, Words, bool]:
+    """Draw a dtype, a chunk's words before and after, and whether classes are used."""
+    dtype = draw(st.sampled_from(["BF16", "F8_E4M3", "F8_E5M2", "F16", "F32", "F64", "I8", "U16"]))
+    words = draw(st.one_of(st.integers(1, 200), st.sampled_from([1000, 4096, 10_001])))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    old = random_bytes(rng, dtype, words, draw(st.booleans()))
+    density = draw(st.sampled_from([0.0, 0.0005, 0.01, 0.3, 1.0]))
+    new = mutate(rng, old, dtype, density, draw(st.booleans()))
+    kind = DTYPES[dtype].numpy
+    return dtype, old.view(kind), new.view(kind), draw(st.booleans())
+
+
+def settings_of(diff: ChunkDiff, dtype: str, contextual: bool, tilt: int) -> Coded:
+    profile, _ = fit([diff])
+    return Coded(dtype=DTYPES[dtype], profile=profile, tilt=tilt, contextual=contextual)
+
+
+@settings(deadline=None, max_examples=150)
+@given(chunk=chunks(), tilt=st.integers(-63, 63))
+def test_a_chunk_is_the_same_to_all(chunk: tuple[str, Words, Words, bool], tilt: int) -> None:
+    dtype, old, new, contextual = chunk
+    expected = REFERENCE.scan(old, new, DTYPES[dtype], contextual=contextual)
+    if expected is None:
+        assert np.array_equal(old, new)
+        return
+    setting = settings_of(expected, dtype, contextual, tilt)
+    payload = REFERENCE.encode([expected], [setting], 1)
+    for name in NATIVE:
+        check_one(KERNELS[name], old, new, setting, expected, payload)
+
+
+def check_one(
+    native: kernel.Kernel,
+    old: Words,
+    new: Words,
+    setting: Coded,
+    expected: ChunkDiff,
+    payload: list[bytes],
+) -> None:
+    changes = np.flatnonzero(old != new)
+    assert np.array_equal(native.find_changes(old, new), changes)
+    assert native.scan(old, old, setting.dtype, contextual=setting.contextual) is None
+    found = native.scan(old, new, setting.dtype, contextual=setting.contextual)
+    assert found is not None
+    for column in ("population", "changed", "classes", "ranks", "magnitude", "down"):
+        ours, theirs = getattr(found, column), getattr(expected, column)
+        assert ours.dtype == theirs.dtype, column
+        assert np.array_equal(ours, theirs), column
+    assert native.encode([found], [setting], 1) == payload
+    ((positions, bits),) = native.decode(payload, [old], [setting])
+    assert np.array_equal(positions, changes)
+    assert bits.dtype == new.dtype
+    assert np.array_equal(bits, new[changes])
+    patched = old.copy()
+    native.apply(patched, positions, bits)
+    assert np.array_equal(patched, new)
+
+
+@settings(deadline=None, max_examples=200)
+@given(chunk=chunks(), data=st.data())
+def test_damage_is_refused_by_all_or_read_alike(
+    chunk: tuple[str, Words, Words, bool], data: st.DataObject
+) -> None:
+    dtype, old, new, contextual = chunk
+    diff = REFERENCE.scan(old, new, DTYPES[dtype], contextual=contextual)
+    if diff is None or diff.ranks.size > 1000:
+        return
+    setting = settings_of(diff, dtype, contextual, 0)
+    payload = bytearray(REFERENCE.encode([diff], [setting], 1)[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at] ^= 1 << data.draw(st.integers(0, 7))
+    damaged = bytes(payload[: data.draw(st.integers(0, len(payload)))])
+
+    def outcome(of: kernel.Kernel) -> tuple[Ints, Words] | None:
+        try:
+            ((positions, bits),) = of.decode([damaged], [old], [setting])
+        except FormatError:
+            return None
+        return positions, bits
+
+    theirs = outcome(REFERENCE)
+    for name in NATIVE:
+        ours = outcome(KERNELS[name])
+        assert (ours is None) == (theirs is None), name
+        if ours is not None and theirs is not None:
+            assert np.array_equal(ours[0], theirs[0]), name
+            assert np.array_equal(ours[1], theirs[1]), name
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_pack_has_the_same_bytes_on_every_kernel_and_number_of_threads(level: Level) -> None:
+    rng = np.random.default_rng(11)
+    old = weights_of(
+        {
+            f"layer{i}": (dtype, random_bytes(rng, dtype, words, True))
+            for i, (dtype, words) in enumerate(
+                [("BF16", 3 * CHUNK_WORDS + 17), ("BF16", 4096), ("F8_E4M3", CHUNK_WORDS + 1)]
+            )
+        }
+    )
+    types = {spec.name: spec.dtype for spec in old.layout.tensors}
+    new = old.replace(**{n: mutate(rng, b, types[n], 0.01, True) for n, b in old.data.items()})
+
+    def encode(threads: int) -> bytes:
+        base = old.digest().version()
+        return encode_pack(
+            old.layout, old.read, new.read, base=base, level=level, threads=threads
+        ).data
+
+    def apply(pack: bytes, threads: int) -> bool:
+        buffers = {name: bits.copy() for name, bits in old.data.items()}
+        parsed = Pack.parse(pack, old.layout)
+        apply_pack(old.layout, parsed, lambda spec: buffers[spec.name], threads=threads)
+        return all(np.array_equal(buffers[name], bits) for name, bits in new.data.items())
+
+    with kernel.using("numpy"):
+        expected = encode(1)
+        assert apply(expected, 1)
+    for name in NATIVE:
+        with kernel.using(name):
+            for threads in (1, 2, 5):
+                assert encode(threads) == expected
+                assert apply(expected, threads)
+
+
+def test_digests_that_are_known_are_not_computed_again() -> None:
+    rng = np.random.default_rng(4)
+    old = weights_of({"w": ("BF16", random_bytes(rng, "BF16", 4096, True))})
+    new = old.replace(w=mutate(rng, old.data["w"], "BF16", 0.1, True))
+    base = old.digest().version()
+    once = encode_pack(old.layout, old.read, new.read, base=base)
+    known = encode_pack(old.layout, old.read, new.read, base=base, digests=new.digest())
+    assert known == once
+
+
+def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="numpy"):
+        kernel.use("abacus")
+
+
+def test_words_that_are_not_contiguous_are_refused() -> None:
+    words = np.zeros(64, np.uint16)
+    with pytest.raises(ValueError, match="contiguous"):
+        KERNELS[NATIVE[0]].find_changes(words[::2], words[::2])
