@@ -313,6 +313,9 @@ class _Reader:
         state = int(self.coder.state[lane])
         if state >> SEED_BITS != 1 or (state - LOW) >> kept:
             raise FormatError("the entropy coder's last state is not a seed")
+        if bool((widths + precision > 63).any()):
+            # At least 2^64, which is out of range and must not wrap into it.
+            raise FormatError("a step is out of range")
         start = int(self.used[lane])
         magnitude = from_symbols(symbol, unpack_fields(bits[start:], widths), precision)
         seed = np.array([state - LOW], np.uint64)

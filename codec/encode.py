@@ -124,8 +124,23 @@ def scan_chunk(
     diff = kernel.current().scan(old, new, dtype, contextual=level is not Level.FAST)
     if diff is None:
         return None
-    dense = _dense_form(old, new, level) if _may_be_dense(diff, old.nbytes, level) else None
+    dense = _dense_form(old, new, level) if may_be_dense(diff, old.nbytes, level) else None
     return ScannedChunk(tensor=tensor, start=start, count=old.size, diff=diff, dense=dense)
+
+
+def may_be_dense(diff: ChunkDiff, raw_bytes: int, level: Level) -> bool:
+    """Say whether coding would cost enough for a dense form to be tried."""
+    times = _TRY_DENSE_FROM[level]
+    if diff.magnitude.size * _MOST_BYTES_PER_CHANGE * times < raw_bytes:
+        return False
+    changed, population = diff.changed.astype(np.float64), diff.population
+    share = np.divide(changed, population, out=np.zeros(changed.shape), where=population > 0)
+    inside = (share > 0) & (share < 1)
+    p, n = share[inside], population[inside]
+    positions = -(n * (p * np.log2(p) + (1 - p) * np.log2(1 - p))).sum()
+    magnitude, scale = _sampled(diff.magnitude)
+    steps = diff.magnitude.size + scale * np.log2(magnitude.astype(np.float64)).sum()
+    return bool(times * (32 + positions + steps) >= 8 * raw_bytes)
 
 
 def encode_scanned(
@@ -300,21 +315,6 @@ def _known(digests: WeightsDigest, places: Iterable[tuple[int, int]]) -> Leaves:
 def _dense_form(old: Words, new: Words, level: Level) -> tuple[Mode, bytes]:
     planes = encode_planes(old, new, _DENSE_LEVEL[level])
     return (Mode.PLANES, planes) if len(planes) < new.nbytes else (Mode.RAW, new.tobytes())
-
-
-def _may_be_dense(diff: ChunkDiff, raw_bytes: int, level: Level) -> bool:
-    """Say whether coding would cost enough for a dense form to be tried."""
-    times = _TRY_DENSE_FROM[level]
-    if diff.magnitude.size * _MOST_BYTES_PER_CHANGE * times < raw_bytes:
-        return False
-    changed, population = diff.changed.astype(np.float64), diff.population
-    share = np.divide(changed, population, out=np.zeros(changed.shape), where=population > 0)
-    inside = (share > 0) & (share < 1)
-    p, n = share[inside], population[inside]
-    positions = -(n * (p * np.log2(p) + (1 - p) * np.log2(1 - p))).sum()
-    magnitude, scale = _sampled(diff.magnitude)
-    steps = diff.magnitude.size + scale * np.log2(magnitude.astype(np.float64)).sum()
-    return bool(times * (32 + positions + steps) >= 8 * raw_bytes)
 
 
 def _estimate(diff: ChunkDiff, setting: Coded) -> float:

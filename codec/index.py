@@ -11,20 +11,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from skerry.codec.errors import FormatError, LimitExceeded
-from skerry.codec.magnitudes import MAX_TABLES, MagnitudeTable
+from skerry.codec.magnitudes import MAX_SYMBOLS, MAX_TABLES, MagnitudeTable
 from skerry.codec.names import check_name
 from skerry.codec.profile import MAX_TILT, Profile
-from skerry.codec.rates import MAX_RATE, NEVER, TOTAL, Ints
+from skerry.codec.rates import MAX_RATE, NEVER, TOTAL
 from skerry.codec.scan import CHUNK_WORDS, CLASSES
-from skerry.codec.steps import MAX_PRECISION, MAX_SYMBOLS
+from skerry.codec.steps import MAX_PRECISION
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.varint import VarintReader, unzigzag, write_varint, write_varints, zigzag
 
 MAX_CHUNKS = 1 << 24
 MAX_PROFILES = 1 << 10
 MAX_FILES = 100_000
+MAX_ALL_SYMBOLS = 1 << 24  # of all magnitude tables: two bytes each once they are read
 _MAX_U62 = 2**62 - 1
 
 
@@ -114,7 +116,11 @@ def parse_index(data: bytes, tensors: Sequence[TensorSpec]) -> PackIndex:
     """
     reader = VarintReader(data)
     chunk_words = 1 << reader.varint(CHUNK_WORDS.bit_length() - 1)
-    profiles = tuple(_read_profile(reader) for _ in range(reader.varint(MAX_PROFILES)))
+    profiles: list[Profile] = []
+    symbols_left = MAX_ALL_SYMBOLS
+    for _ in range(reader.varint(MAX_PROFILES)):
+        profiles.append(_read_profile(reader, symbols_left))
+        symbols_left -= sum(table.frequencies.size for table in profiles[-1].tables)
     count = reader.varint(MAX_CHUNKS)
     if count > len(data):
         raise LimitExceeded(f"{count} chunks in an index of {len(data)} bytes")
@@ -155,7 +161,9 @@ def parse_index(data: bytes, tensors: Sequence[TensorSpec]) -> PackIndex:
     if [file.name for file in files] != sorted({file.name for file in files}):
         raise FormatError("files of a pack are not in the order of their names, once each")
     reader.finish()
-    return PackIndex(chunk_words=chunk_words, profiles=profiles, chunks=tuple(chunks), files=files)
+    return PackIndex(
+        chunk_words=chunk_words, profiles=tuple(profiles), chunks=tuple(chunks), files=files
+    )
 
 
 def _next_place(
@@ -202,7 +210,7 @@ def _write_profile(out: bytearray, profile: Profile) -> None:
         _write_runs(out, table.frequencies)
 
 
-def _read_profile(reader: VarintReader) -> Profile:
+def _read_profile(reader: VarintReader, symbols_left: int) -> Profile:
     count = reader.varint(CLASSES)
     used = np.cumsum(np.array(reader.varints(count, CLASSES), np.int64) + 1) - 1
     if count and used[-1] >= CLASSES:
@@ -216,11 +224,14 @@ def _read_profile(reader: VarintReader) -> Profile:
     for _ in range(count_of_tables):
         precision = reader.varint(MAX_PRECISION)
         symbols = reader.varint(MAX_SYMBOLS - 1) + 1
+        symbols_left -= symbols
+        if symbols_left < 0:
+            raise LimitExceeded(f"magnitude tables of a pack have over {MAX_ALL_SYMBOLS} symbols")
         tables.append(MagnitudeTable(precision=precision, frequencies=_read_runs(reader, symbols)))
     return Profile(rates=rates, table_of=table_of, tables=tuple(tables))
 
 
-def _write_runs(out: bytearray, frequencies: Ints) -> None:
+def _write_runs(out: bytearray, frequencies: npt.NDArray[np.uint16]) -> None:
     """Write frequencies; after a 0 comes how many more zeros follow it."""
     at = 0
     while at < frequencies.size:
@@ -234,8 +245,8 @@ def _write_runs(out: bytearray, frequencies: Ints) -> None:
         at += zeros
 
 
-def _read_runs(reader: VarintReader, symbols: int) -> Ints:
-    frequencies = np.zeros(symbols, np.int64)
+def _read_runs(reader: VarintReader, symbols: int) -> npt.NDArray[np.uint16]:
+    frequencies = np.zeros(symbols, np.uint16)
     at = 0
     while at < symbols:
         frequencies[at] = reader.varint(TOTAL)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from skerry.codec.errors import FormatError
 from skerry.codec.rates import TOTAL, Ints
 from skerry.codec.scan import CLASSES
-from skerry.codec.steps import MAX_PRECISION, MAX_SYMBOLS, U64, to_symbols
+from skerry.codec.steps import MAX_PRECISION, U64, to_symbols
 
 MAX_TABLES = 32
+MAX_SYMBOLS = 1 << 14  # of a table: the most that BF16 needs at the highest precision
 _MOST_SYMBOLS = TOTAL // 4  # more would leave too little for the frequencies' proportions
 _BITS_PER_SYMBOL = 9  # about what the index spends on a symbol that occurs
 _BITS_PER_TABLE = 24
@@ -30,7 +31,7 @@ class MagnitudeTable:
     """`frequencies`, shape [symbols], end in a symbol that occurs.  Raises FormatError."""
 
     precision: int
-    frequencies: Ints
+    frequencies: npt.NDArray[np.uint16]
 
     def __post_init__(self) -> None:
         total = int(self.frequencies.sum())
@@ -42,14 +43,15 @@ class MagnitudeTable:
             raise FormatError(f"a magnitude table's frequencies sum to {total}, not {TOTAL}")
 
     @cached_property
-    def starts(self) -> Ints:
+    def starts(self) -> npt.NDArray[np.uint16]:
         """Where each symbol's interval starts, shape [symbols]."""
-        return np.cumsum(self.frequencies) - self.frequencies
+        starts = np.cumsum(self.frequencies, dtype=np.int64) - self.frequencies
+        return starts.astype(np.uint16)
 
     @cached_property
-    def symbol_of(self) -> Ints:
+    def symbol_of(self) -> npt.NDArray[np.uint16]:
         """The symbol of every slot, shape [TOTAL]."""
-        return np.repeat(np.arange(self.frequencies.size), self.frequencies)
+        return np.repeat(np.arange(self.frequencies.size, dtype=np.uint16), self.frequencies)
 
 
 @dataclass(slots=True)
@@ -63,8 +65,10 @@ class _Group:
     bits: float = 0.0
 
     def __post_init__(self) -> None:
+        # Past its largest value's octave every precision is the same.
+        enough = min(MAX_PRECISION, int(self.values[-1]).bit_length())
         self.bits, self.precision = min(
-            (_cost(self.values, self.counts, s), s) for s in range(MAX_PRECISION + 1)
+            (_cost(self.values, self.counts, s), s) for s in range(enough + 1)
         )
 
     def merged(self, other: _Group) -> _Group:
@@ -122,16 +126,18 @@ def _merge(groups: list[_Group]) -> None:
 def _cost(values: U64, counts: Ints, precision: int) -> float:
     """Return about how many bits the symbols, their raw bits and their table take."""
     symbols, _, widths = to_symbols(values, precision)
-    seen = np.bincount(symbols, counts)
+    if symbols[-1] >= MAX_SYMBOLS:
+        return np.inf
+    seen = np.bincount(symbols, counts).astype(np.int64)
     seen = seen[seen > 0]
     if seen.size > _MOST_SYMBOLS:
         return np.inf
-    coded = seen @ np.log2(seen.sum() / seen) + counts @ widths
+    coded = seen @ np.log2(TOTAL / quantise(seen)) + counts @ widths
     # Rounded, so that no platform's last digit decides between precisions.
     return float(np.rint(coded)) + _BITS_PER_SYMBOL * seen.size + _BITS_PER_TABLE
 
 
-def quantise(counts: npt.NDArray[np.int64]) -> Ints:
+def quantise(counts: Ints) -> npt.NDArray[np.uint16]:
     """Return frequencies with the sum TOTAL, at least 1 for every symbol that occurs."""
     frequencies = np.where(counts > 0, np.maximum(1, counts * TOTAL // counts.sum()), 0)
     # What rounding left over goes to the commonest symbol; what it took beyond TOTAL comes from
@@ -143,4 +149,4 @@ def quantise(counts: npt.NDArray[np.int64]) -> Ints:
         frequencies[largest] -= taken
         left += taken
     frequencies[np.argmax(frequencies)] += left
-    return frequencies
+    return frequencies.astype(np.uint16)

@@ -21,8 +21,7 @@ from skerry.codec.rates import Ints
 
 U64 = npt.NDArray[np.uint64]
 
-MAX_PRECISION = 10
-MAX_SYMBOLS = (1 << (MAX_PRECISION + 1)) - 1 + (63 - MAX_PRECISION << MAX_PRECISION)
+MAX_PRECISION = 12
 
 
 def steps(old: Words, new: Words, dtype: DType) -> tuple[U64, npt.NDArray[np.bool_]]:
@@ -65,7 +64,7 @@ def widths_of(symbol: Ints, precision: Ints | int) -> Ints:
 
 
 def from_symbols(symbol: Ints, raw: U64, precision: Ints | int) -> U64:
-    """Invert `to_symbols`.  Widths must be below 64."""
+    """Invert `to_symbols`.  Width and precision together must be below 64."""
     s = np.broadcast_to(np.asarray(precision, np.int64), symbol.shape)
     width = widths_of(symbol, s)
     top = symbol + 1 - (width << s)

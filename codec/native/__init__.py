@@ -289,8 +289,8 @@ def _tables(settings: Sequence[Coded]) -> dict[int, _Tables]:
     return {number: _Tables(profile) for number, profile in profiles.items()}
 
 
-def _joined(columns: Sequence[Ints]) -> npt.NDArray[np.uint16]:
-    return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.uint16)
+def _joined(columns: Sequence[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
+    return np.concatenate([np.zeros(0, np.uint16), *columns])
 
 
 def _dtype(dtype: DType, contextual: bool) -> _DType:

@@ -117,7 +117,7 @@ class Index:
         return self.data[self.at - length : self.at].decode()  # UnicodeError is a ValueError
 
     def table(self) -> Table:
-        precision, last, symbol, total = self.one(10), self.one(56318), 0, 0
+        precision, last, symbol, total = self.one(12), self.one(16383), 0, 0
         intervals = []
         while symbol <= last:
             frequency = self.one(4096)

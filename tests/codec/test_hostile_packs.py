@@ -17,8 +17,10 @@ from skerry.codec.encode import encode_pack
 from skerry.codec.errors import CodecError, FormatError, LimitExceeded
 from skerry.codec.fold import fold_changes
 from skerry.codec.index import ChunkEntry, Mode, PackIndex, write_index
+from skerry.codec.magnitudes import MAX_SYMBOLS, MagnitudeTable
 from skerry.codec.pack import HEADER, MAGIC, Pack
 from skerry.codec.profile import Profile
+from skerry.codec.rates import TOTAL
 from tests.codec.checkpoints import Weights, mutate, random_bytes, weights_of
 
 pytestmark = pytest.mark.usefixtures("each_kernel")
@@ -191,3 +193,23 @@ def test_other_formats_are_named(version: int) -> None:
 
 def test_a_base_digest_is_hex_of_the_header() -> None:
     assert Pack.parse(GOOD, BASE.layout).base == Digest(GOOD[16:48].hex())
+
+
+def test_magnitude_tables_that_would_fill_the_memory_are_refused() -> None:
+    """A zero run is a few bytes: 1,024 profiles of 32 tables could be gigabytes of zeros."""
+    frequencies = np.zeros(MAX_SYMBOLS, np.uint16)
+    frequencies[-1] = TOTAL
+    tables = (MagnitudeTable(precision=0, frequencies=frequencies),) * 32
+    rates, table_of = np.full(256, 255, np.int64), np.zeros(256, np.int64)
+    rates[0], table_of[0] = 24, 1
+    profile = Profile(rates=rates, table_of=table_of, tables=tables)
+    index = PackIndex(chunk_words=1 << 20, profiles=(profile,) * 33, chunks=(), files=())
+    data = frame(index, b"")
+    assert len(data) < 20_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceeded, match="symbols"):
+            Pack.parse(data, BASE.layout)
+        assert tracemalloc.get_traced_memory()[1] < 64_000_000
+    finally:
+        tracemalloc.stop()

@@ -16,7 +16,7 @@ from tests.codec.checkpoints import Weights, mutate, random_bytes, weights_of
 
 DIRECTORY = Path(__file__).parent.parent / "vectors" / "v1" / "packs"
 # Written by encoders that knew magnitudes to six bits only; still to be read.
-DECODE_ONLY = frozenset({"other-dtypes-precision-6"})
+DECODE_ONLY = frozenset({"other-dtypes"})
 
 
 def cases() -> dict[str, tuple[str, Weights, Weights, int, dict[str, bytes]]]:
@@ -63,7 +63,7 @@ def cases() -> dict[str, tuple[str, Weights, Weights, int, dict[str, bytes]]]:
             512,
             {},
         ),
-        "other-dtypes": (
+        "other-dtypes-fine-steps": (
             "words of one, four and eight bytes, floats by exponent and integers without",
             mixed,
             mixed.replace(
