@@ -116,7 +116,10 @@ class Agent:
 
     def _open_mirror(self) -> Mirror:
         return Mirror.open(
-            self.config.directory, verify=self.config.verify_on_open, hook=self._pass_on
+            self.config.directory,
+            verify=self.config.verify_on_open,
+            hook=self._pass_on,
+            threads=self.config.threads,
         )
 
     def _pass_on(self, step: str) -> None:

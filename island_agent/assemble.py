@@ -47,7 +47,14 @@ def download(
 
 
 def build(
-    route: Route, directory: Path, spool: Path, layouts: LayoutSource, *, scratch: Path, hook: Hook
+    route: Route,
+    directory: Path,
+    spool: Path,
+    layouts: LayoutSource,
+    *,
+    scratch: Path,
+    hook: Hook,
+    threads: int | None = None,
 ) -> tuple[Layout, WeightsDigest]:
     """Verify the downloaded full, patch it to the target, verify that; all of it durable.
 
@@ -73,6 +80,7 @@ def build(
         layout=target_layout,
         scratch=scratch,
         hook=hook,
+        threads=threads,
     )
     return target_layout, weights
 

@@ -19,7 +19,8 @@ class AgentConfig:
     engine waits for requests that do not accept the new version (None: for ever).
     `verify_engines` hashes an engine's weights before its new version is advertised: it lengthens
     the pause by one hash.  `audit_engines` hashes them right after instead, while it serves, and
-    takes an engine that holds other weights out of service.
+    takes an engine that holds other weights out of service.  `threads` decode patches, None: one
+    for each usable CPU.
     """
 
     directory: Path
@@ -33,6 +34,7 @@ class AgentConfig:
     verify_on_open: bool = True
     verify_engines: bool = False
     audit_engines: bool = False
+    threads: int | None = None
     announce: bool = True
     history: int = 32
     fetch: FetchConfig = field(default_factory=FetchConfig)
@@ -47,5 +49,7 @@ class AgentConfig:
             )
         if self.drain_s is not None and self.drain_s < 0:
             raise ValueError(f"drain_s is not negative, found {self.drain_s}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is at least 1, found {self.threads}")
         if self.history < 1:
             raise ValueError(f"history is at least 1, found {self.history}")

@@ -27,6 +27,7 @@ from skerry.island_agent.journal_writer import JournalWriter
 from skerry.island_agent.marker import Held, Marker
 from skerry.island_agent.plan import PatchStep
 from skerry.island_agent.state import State
+from skerry.publisher.threads import thread_count
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +67,13 @@ def stage(
     target: Held,
     layout: Layout,
     hook: Hook,
+    threads: int | None = None,
 ) -> Journal:
     """Decode `packs` against the mirror and make the install record durable (steps 2 and 3).
 
-    Memory: a copy of one group of tensors (128 MiB, or one larger tensor), its changes, and side
-    files.  Raises BaseMismatch, StructureMismatch, ResultMismatch or FormatError; then nothing has
-    changed.
+    Memory: a copy of one leaf (16 MiB) for each thread (of 128 MiB on the NumPy kernel), the
+    changes of one tensor and of a few leaves ahead of it, and side files.  Raises BaseMismatch,
+    StructureMismatch, ResultMismatch or FormatError; then nothing has changed.
     """
     origin = marker.held
     assert origin is not None
@@ -82,7 +84,10 @@ def stage(
     record = state.places.install_record
     with JournalWriter(record, run=marker.run, origin=origin, target=target) as writer:
         leaves: dict[str, Mapping[int, Digest]] = {}
-        for changes in fold_changes(checkpoint.layout, packs, checkpoint.read):
+        decoded = fold_changes(
+            checkpoint.layout, packs, checkpoint.read, threads=thread_count(threads)
+        )
+        for changes in decoded:
             writer.add_tensor(changes, changes.leaves)
             leaves[changes.spec.name] = changes.leaves
             hook(TENSOR_DECODED)
@@ -151,6 +156,7 @@ def write_in_place(
     layout: Layout,
     scratch: Path,
     hook: Hook,
+    threads: int | None = None,
 ) -> WeightsDigest:
     """Patch a directory that nobody reads yet, without a record; return the new leaf digests.
 
@@ -159,7 +165,8 @@ def write_in_place(
     if difference := describe_difference(checkpoint.layout, layout):
         raise StructureMismatch(difference)
     written: dict[str, dict[int, Digest]] = {}
-    for changes in fold_changes(checkpoint.layout, packs, checkpoint.read):
+    decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=thread_count(threads))
+    for changes in decoded:
         checkpoint.write_words(changes)
         written[changes.spec.name] = checkpoint.hash_leaves(changes.spec, changes.leaves)
         hook(TENSOR_WRITTEN)

@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 class Mirror:
     """One open mirror; only `open` makes one.  Not for concurrent use."""
 
-    def __init__(self, state: State, hook: Hook) -> None:
+    def __init__(self, state: State, hook: Hook, threads: int | None) -> None:
         self._state = state
         self._hook = hook
+        self.threads = threads
         self._marker: Marker | None = None
         self._checkpoint: Checkpoint | None = None
         self._weights: WeightsDigest | None = None
@@ -39,13 +40,20 @@ class Mirror:
         self.damage: str | None = None
 
     @classmethod
-    def open(cls, root: Path, *, verify: bool = True, hook: Hook = no_hook) -> Mirror:
+    def open(
+        cls,
+        root: Path,
+        *,
+        verify: bool = True,
+        hook: Hook = no_hook,
+        threads: int | None = None,
+    ) -> Mirror:
         """Lock the island's directory, finish what a crash interrupted, and look at what is held.
 
-        `verify` hashes every byte.  A damaged mirror opens as one that holds nothing; `damage` says
-        why.  Raises MirrorBusy.
+        `verify` hashes every byte; `threads` decode, None: one for each usable CPU.  A damaged
+        mirror opens as one that holds nothing; `damage` says why.  Raises MirrorBusy.
         """
-        mirror = cls(State(Places(root)), hook)
+        mirror = cls(State(Places(root)), hook, threads)
         try:
             mirror.settle()
             if verify and mirror.held is not None:
@@ -159,6 +167,7 @@ class Mirror:
             target=target,
             layout=layout,
             hook=self._hook,
+            threads=self.threads,
         )
 
     def apply(self, journal: Journal) -> None:

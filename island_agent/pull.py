@@ -53,12 +53,13 @@ def pull(
     *,
     progress: Progress | None = None,
     config: FetchConfig | None = None,
+    threads: int | None = None,
 ) -> Held:
     """Make `target` be `version` (default: the newest), byte for byte; return what it then is.
 
-    A directory that is already identical is left alone.  `progress` is told bytes done and in all.
-    Raises PullRefused (anything else lies there), MirrorBusy (another pull is at work),
-    FetchError, and what the log or the packs are refused for.
+    A directory that is already identical is left alone.  `progress` is told bytes done and in all;
+    `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there),
+    MirrorBusy (another pull is at work), FetchError, and what the log or the packs are refused for.
     """
     reader.refresh()
     commit = _commit(reader, version)
@@ -82,7 +83,9 @@ def pull(
 
         fetcher = Fetcher(reader.store, spool, config, on_bytes=tell)
         assemble.download(route, tree, fetcher, reader.layout, no_hook)
-        assemble.build(route, tree, spool, reader.layout, scratch=spool, hook=no_hook)
+        assemble.build(
+            route, tree, spool, reader.layout, scratch=spool, hook=no_hook, threads=threads
+        )
         if target.is_dir():
             target.rmdir()  # empty, as seen above
         rename(tree, target)

@@ -273,6 +273,7 @@ class Reconciler:
             self.reader.layout,
             scratch=places.state,
             hook=self._mark_or_stop,
+            threads=self.mirror.threads,
         )
         self.mark("assembled")
         self.mirror.swap_in(route.target, layout, weights)

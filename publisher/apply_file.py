@@ -18,18 +18,21 @@ from pathlib import Path
 import numpy as np
 
 from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch
-from skerry.codec.fold import fold_changes
+from skerry.codec.fold import apply_pack
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.errors import CheckpointError
 from skerry.publisher.patch_file import MeasuredCheckpoint, PatchFile, layout_identity
 from skerry.publisher.progress import Progress, silent
 from skerry.publisher.replay import carried_file, reads
+from skerry.publisher.threads import thread_count
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def apply_patch_file(directory: Path, patch: PatchFile, progress: Progress = silent) -> bool:
+def apply_patch_file(
+    directory: Path, patch: PatchFile, progress: Progress = silent, *, threads: int | None = None
+) -> bool:
     """Lead `directory` to the patch's result; return False if it was there already.
 
     Raises BaseMismatch when the directory is not the patch's base, ResultMismatch and FormatError
@@ -54,7 +57,7 @@ def apply_patch_file(directory: Path, patch: PatchFile, progress: Progress = sil
         if weights != patch.pack.base:
             raise BaseMismatch(expected=patch.pack.base, found=weights)
         try:
-            _build(new, directory, checkpoint, patch)
+            _build(new, directory, patch, threads)
             _verify(new, patch, progress)
             checkpoint.check_unchanged()
             _exchange(directory, new, old)
@@ -63,7 +66,7 @@ def apply_patch_file(directory: Path, patch: PatchFile, progress: Progress = sil
     return True
 
 
-def _build(new: Path, directory: Path, checkpoint: Checkpoint, patch: PatchFile) -> None:
+def _build(new: Path, directory: Path, patch: PatchFile, threads: int | None) -> None:
     buffers = {}
     new.mkdir()
     shutil.copymode(directory, new)
@@ -72,9 +75,7 @@ def _build(new: Path, directory: Path, checkpoint: Checkpoint, patch: PatchFile)
         buffer = np.memmap(new / shard.name, np.uint8, "r+", shape=(shard.size,))
         buffer[: len(shard.header)] = np.frombuffer(shard.header, np.uint8)
         buffers[shard.name] = buffer
-    read = reads(buffers)
-    for changes in fold_changes(patch.layout, [patch.pack], checkpoint.read):
-        changes.spec.view(read(changes.spec))[changes.positions] = changes.new
+    apply_pack(patch.layout, patch.pack, reads(buffers), threads=thread_count(threads))
     for buffer in buffers.values():
         buffer.flush()
     for side in patch.layout.side_files:

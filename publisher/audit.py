@@ -36,7 +36,11 @@ class Finding:
 
 
 def audit(
-    reader: BulletinReader, *, deep: bool = False, progress: Progress = silent
+    reader: BulletinReader,
+    *,
+    deep: bool = False,
+    progress: Progress = silent,
+    threads: int | None = None,
 ) -> Iterator[Finding]:
     """Yield what is wrong with the live versions of a run.  Raises StoreError but for NotFound."""
     live = [c for v, c in sorted(reader.state.commits.items()) if v not in reader.state.retired]
@@ -50,7 +54,7 @@ def audit(
         for ref in _usable(reader, skip.packs):
             yield from _object(reader, skip.version, ref)
     if deep:
-        yield from _deep(reader, [c for c in live if c.version in sound], progress)
+        yield from _deep(reader, [c for c in live if c.version in sound], progress, threads)
 
 
 def _usable(reader: BulletinReader, refs: tuple[ObjectRef, ...]) -> tuple[ObjectRef, ...]:
@@ -126,7 +130,9 @@ def _files(version: int, layout: Layout, full: Full) -> Iterator[Finding]:
             yield Finding(version=version, what=what, problem="another digest than in the layout")
 
 
-def _deep(reader: BulletinReader, commits: list[Commit], progress: Progress) -> Iterator[Finding]:
+def _deep(
+    reader: BulletinReader, commits: list[Commit], progress: Progress, threads: int | None
+) -> Iterator[Finding]:
     storage = MemoryStorage()
     held: Baseline | None = None
     for commit in commits:
@@ -137,7 +143,7 @@ def _deep(reader: BulletinReader, commits: list[Commit], progress: Progress) -> 
             if full is not None:
                 rebuilt = _by_full(reader, commit, layout, full, storage, progress)
             if commit.base is not None and _usable(reader, commit.packs) == commit.packs:
-                rebuilt = _by_patch(reader, commit, layout, held, storage, progress)
+                rebuilt = _by_patch(reader, commit, layout, held, storage, progress, threads)
                 held = None
         except (StoreError, BulletinError, CodecError, BaselineUnavailable) as error:
             held = None
@@ -148,7 +154,7 @@ def _deep(reader: BulletinReader, commits: list[Commit], progress: Progress) -> 
         if reader.state.retired.isdisjoint((skip.base_version, skip.version)) and _usable(
             reader, skip.packs
         ):
-            yield from _by_skip(reader, skip, storage, progress)
+            yield from _by_skip(reader, skip, storage, progress, threads)
 
 
 def _by_full(
@@ -176,14 +182,17 @@ def _by_patch(
     held: Baseline | None,
     storage: MemoryStorage,
     progress: Progress,
+    threads: int | None,
 ) -> Baseline:
     assert commit.parent is not None
     if commit.parent in reader.state.retired:  # at best a step on the way to this version
-        return rebuild(reader, commit.version, storage, progress=progress)
+        return rebuild(reader, commit.version, storage, progress=progress, threads=threads)
     if held is None or held.version != commit.parent:
-        held = rebuild(reader, commit.parent, storage, progress=progress)
+        held = rebuild(reader, commit.parent, storage, progress=progress, threads=threads)
     meter = Meter(progress, f"patch {commit.version}", sum(ref.size for ref in commit.packs))
-    packs = apply_packs(reader, layout, commit.packs, commit.base, held.buffers, meter)
+    packs = apply_packs(
+        reader, layout, commit.packs, commit.base, held.buffers, meter, threads=threads
+    )
     before = {side.name: side.digest for side in held.layout.side_files}
     for side in layout.side_files:
         if before.get(side.name) != side.digest:
@@ -199,14 +208,18 @@ def _measured(commit: Commit, found: Baseline | None, way: str) -> Baseline:
 
 
 def _by_skip(
-    reader: BulletinReader, skip: Skip, storage: MemoryStorage, progress: Progress
+    reader: BulletinReader,
+    skip: Skip,
+    storage: MemoryStorage,
+    progress: Progress,
+    threads: int | None,
 ) -> Iterator[Finding]:
     commit = reader.state.commits[skip.version]
     try:
         layout = reader.layout(commit.layout)
-        held = rebuild(reader, skip.base_version, storage, progress=progress)
+        held = rebuild(reader, skip.base_version, storage, progress=progress, threads=threads)
         meter = Meter(progress, f"skip to {skip.version}", skip.nbytes)
-        apply_packs(reader, layout, skip.packs, skip.base, held.buffers, meter)
+        apply_packs(reader, layout, skip.packs, skip.base, held.buffers, meter, threads=threads)
         baseline = measure(commit, layout, held.buffers, storage, progress)
         _measured(commit, baseline, f"skip patch from {skip.base_version}")
     except (BulletinError, CodecError, BaselineUnavailable) as error:

@@ -102,6 +102,7 @@ def rebuild(
     *,
     held: Baseline | None = None,
     progress: Progress = silent,
+    threads: int | None = None,
 ) -> Baseline:
     """Return the baseline of any published version, by the cheapest path.
 
@@ -118,7 +119,7 @@ def rebuild(
             held = _recall(reader, storage, progress)
         if held is not None and held.version == version:
             return held
-        return _walk(reader, held, commit, storage, progress)
+        return _walk(reader, held, commit, storage, progress, threads)
     except (NoPath, VersionGone, Tampered, CodecError) as error:
         raise BaselineUnavailable(version=version, why=str(error)) from error
 
@@ -162,6 +163,7 @@ def _walk(
     commit: Commit,
     storage: Storage,
     progress: Progress,
+    threads: int | None,
 ) -> Baseline:
     have = None if held is None else held.version
     # What is left behind may be gone on from: a rollback of a rollback.
@@ -175,7 +177,8 @@ def _walk(
             buffers = storage.allocate(layout)
             load_full(reader, layout, step.full, buffers, meter)
         else:
-            apply_packs(reader, layout, step.objects, step.base_result, buffers, meter)
+            base = step.base_result
+            apply_packs(reader, layout, step.objects, base, buffers, meter, threads=threads)
     baseline = measure(commit, reader.layout(commit.layout), buffers, storage, progress)
     if baseline is None:
         raise BaselineUnavailable(

@@ -14,14 +14,17 @@ from skerry.codec.encode import EncodedPack, encode_pack
 from skerry.codec.errors import ResultMismatch
 from skerry.codec.fold import fold_changes
 from skerry.codec.layout import Layout, SideFile
+from skerry.codec.level import Level
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.errors import VerifyFailed
+from skerry.publisher.levels import Choice, Coded
 from skerry.publisher.plan import Decision
-from skerry.publisher.progress import Meter, Progress
+from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import PublishReport
+from skerry.publisher.threads import thread_count
 
 
 class Base(Protocol):
@@ -41,14 +44,16 @@ class Draft:
     """One version before its commit.
 
     `base` is None without a parent whose bytes are known; `encoded` is None without a patch from
-    it, and may be there although the decision is for the full form alone.  `same` says that the
-    version equals its parent byte for byte: a patch without packs.
+    it, and may be there although the decision is for the full form alone; `level` is the one it
+    was encoded at.  `same` says that the version equals its parent byte for byte: a patch without
+    packs.
     """
 
     checkpoint: Checkpoint
     weights: WeightsDigest
     base: Base | None
     encoded: EncodedPack | None
+    level: Choice | None
     same: bool
     decision: Decision
 
@@ -82,6 +87,19 @@ class Draft:
         words = {spec.name: DTYPES[spec.dtype].word for spec in self.layout.tensors}
         return sum(stat.changed * words[stat.name] for stat in self.encoded.stats)
 
+    def coded(self, seconds: Mapping[str, float]) -> Coded | None:
+        """Return what the patch took, given the seconds of each phase; None without one."""
+        if self.encoded is None or self.level is None:
+            return None
+        return Coded(
+            level=self.level.level,
+            weights_bytes=self.layout.nbytes,
+            changed=self.encoded.changed,
+            pack_bytes=sum(stat.nbytes for stat in self.encoded.stats),
+            encode_s=seconds["encode"],
+            decode_s=seconds.get("verify"),
+        )
+
     def manifest(self, layout: Digest) -> Manifest:
         encoded = self.encoded
         return Manifest(
@@ -107,6 +125,8 @@ class Draft:
             patch_bytes=None if commit.base is None else sum(ref.size for ref in commit.packs),
             full_bytes=self.layout.nbytes,
             record_bytes=record.size,
+            level=None if self.level is None else self.level.level,
+            level_reason=None if self.level is None else self.level.reason,
             seconds=seconds,
         )
 
@@ -116,8 +136,19 @@ def is_same(base: Base, checkpoint: Checkpoint, weights: WeightsDigest) -> bool:
     return base.layout == checkpoint.layout and base.weights.version() == weights.version()
 
 
-def encode(base: Base, checkpoint: Checkpoint, progress: Progress) -> EncodedPack:
-    """Encode what leads from `base` to `checkpoint`; side files that changed travel whole."""
+def encode(
+    base: Base,
+    checkpoint: Checkpoint,
+    weights: WeightsDigest,
+    *,
+    level: Level = Level.DEFAULT,
+    threads: int | None = None,
+    progress: Progress = silent,
+) -> EncodedPack:
+    """Encode what leads from `base` to `checkpoint`; side files that changed travel whole.
+
+    `weights` are the digests of the checkpoint's bytes: nothing is hashed again.
+    """
     layout = checkpoint.layout
     files = {
         side.name: checkpoint.side_file(side.name) for side in _changed_sides(base, checkpoint)
@@ -129,20 +160,28 @@ def encode(base: Base, checkpoint: Checkpoint, progress: Progress) -> EncodedPac
         meter.read(checkpoint.read),
         base=base.weights.version(),
         files=files,
+        level=level,
+        threads=thread_count(threads),
+        digests=weights,
     )
 
 
-def prove(encoded: EncodedPack, base: Base, checkpoint: Checkpoint, weights: WeightsDigest) -> None:
+def prove(
+    encoded: EncodedPack,
+    base: Base,
+    checkpoint: Checkpoint,
+    weights: WeightsDigest,
+    *,
+    threads: int | None = None,
+) -> None:
     """Decode the patch against its base: the last gate before anything is uploaded.
 
     `weights` was measured on the new bytes, without the encoder's help.  Raises VerifyFailed.
     """
     pack = Pack.parse(encoded.data, checkpoint.layout)
+    decoded = fold_changes(checkpoint.layout, [pack], base.read, threads=thread_count(threads))
     try:
-        leaves = {
-            changes.spec.name: changes.leaves
-            for changes in fold_changes(checkpoint.layout, [pack], base.read)
-        }
+        leaves = {changes.spec.name: changes.leaves for changes in decoded}
     except ResultMismatch as error:
         raise VerifyFailed(expected=error.expected, found=error.found) from error
     found = base.weights.replace(leaves).version()

@@ -27,6 +27,7 @@ from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.encode import EncodedPack
 from skerry.codec.errors import FormatError, StructureMismatch
 from skerry.codec.layout import MAX_LAYOUT_BYTES, Layout, describe_difference
+from skerry.codec.level import Level
 from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest, digest_weights
 from skerry.publisher.checkpoint import Checkpoint
@@ -85,6 +86,7 @@ class PatchSummary:
     side_files: int
     patch_bytes: int
     full_bytes: int
+    level: Level
 
 
 class MeasuredCheckpoint:
@@ -103,15 +105,20 @@ def layout_identity(layout: Layout) -> Digest:
 
 
 def make_patch(
-    old: Checkpoint, new: Checkpoint, progress: Progress = silent
+    old: Checkpoint,
+    new: Checkpoint,
+    progress: Progress = silent,
+    *,
+    level: Level = Level.DEFAULT,
+    threads: int | None = None,
 ) -> tuple[bytes, PatchSummary]:
     """Return the patch file that leads from `old` to `new`.  Raises StructureMismatch."""
     difference = describe_difference(old.layout, new.layout)
     if difference:
         raise StructureMismatch(f"no patch leads from one to the other: {difference}")
     base, target = MeasuredCheckpoint(old, progress), MeasuredCheckpoint(new, progress)
-    encoded = encode(base, new, progress)
-    prove(encoded, base, new, target.weights)
+    encoded = encode(base, new, target.weights, level=level, threads=threads, progress=progress)
+    prove(encoded, base, new, target.weights, threads=threads)
     old.check_unchanged()
     new.check_unchanged()
     data = _assemble(base, target, encoded)
@@ -122,6 +129,7 @@ def make_patch(
         side_files=sum(known.get(s.name) != s.digest for s in new.layout.side_files),
         patch_bytes=len(data),
         full_bytes=new.layout.nbytes,
+        level=level,
     )
 
 

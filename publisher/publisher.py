@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from skerry.bulletin.errors import BulletinError, VersionUnknown
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.records import Commit, Full, ObjectRef
+from skerry.bulletin.records import Commit
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.writer import BulletinWriter
-from skerry.codec.digest import Digest
 from skerry.codec.layout import describe_difference
 from skerry.codec.weights import digest_weights
 from skerry.publisher.arrays import Served
@@ -25,10 +23,13 @@ from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.config import PublisherConfig
 from skerry.publisher.draft import Draft, encode, is_same, prove
 from skerry.publisher.errors import BaselineUnavailable, CheckpointChanged
+from skerry.publisher.levels import LevelModel
 from skerry.publisher.plan import chain_to, decide
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import Clock, PublishReport
 from skerry.publisher.storage import MemoryStorage, Storage
+from skerry.publisher.threads import thread_count
+from skerry.publisher.upload import upload
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class Publisher:
         self._config = config
         self._storage = storage
         self._baseline: Baseline | None = None
+        self._threads = thread_count(config.threads)
+        self._levels = LevelModel.of(
+            config.level, threads=self._threads, link_mbit=config.link_mbit
+        )
 
     @classmethod
     def open(
@@ -102,8 +107,12 @@ class Publisher:
         with clock.phase("base"):
             base = self._base(ancestor, force_full, progress)
         draft = self._draft(checkpoint, ancestor, base, force_full, clock, progress)
+        coded = draft.coded(clock.seconds)
+        if coded is not None:
+            self._levels = self._levels.after_patch(coded)
         with clock.phase("upload"):
-            objects = self._upload(draft, progress)
+            objects = upload(self.writer, draft, progress)
+        self._levels = self._levels.after_upload(objects.nbytes, clock.seconds["upload"])
         checkpoint.check_unchanged()
         with clock.phase("commit"):
             record = self.writer.commit(
@@ -123,12 +132,13 @@ class Publisher:
         with clock.phase("advance"):
             self._advance(commit.version, draft)
         logger.info(
-            "published version=%d kind=%s changed=%s/%d bytes=%d digest=%s",
+            "published version=%d kind=%s changed=%s/%d bytes=%d level=%s digest=%s",
             commit.version,
             draft.decision.kind,
             commit.changed,
             commit.elements,
             commit.nbytes,
+            None if draft.level is None else draft.level.level,
             commit.result,
         )
         return draft.report(record, commit, clock.seconds)
@@ -155,6 +165,7 @@ class Publisher:
                 self._storage,
                 held=held if held is not None and self._agrees(held) else None,
                 progress=progress,
+                threads=self._threads,
             )
         except (BaselineUnavailable, BulletinError) as error:
             if not force_full:
@@ -182,13 +193,21 @@ class Publisher:
             meter = Meter(progress, "digest", layout.nbytes)
             weights = digest_weights(layout, meter.read(checkpoint.read))
         difference = "" if base is None else describe_difference(base.layout, layout)
-        encoded = None
+        encoded = choice = None
         if base is not None and not difference:
+            choice = self._levels.choose(layout.nbytes)
             with clock.phase("encode"):
-                encoded = encode(base, checkpoint, progress)
+                encoded = encode(
+                    base,
+                    checkpoint,
+                    weights,
+                    level=choice.level,
+                    threads=self._threads,
+                    progress=progress,
+                )
             if self._config.verify:
                 with clock.phase("verify"):
-                    prove(encoded, base, checkpoint, weights)
+                    prove(encoded, base, checkpoint, weights, threads=self._threads)
         same = base is not None and is_same(base, checkpoint, weights)
         commits = self.reader.state.commits
         decision = decide(
@@ -204,25 +223,10 @@ class Publisher:
             weights=weights,
             base=base,
             encoded=encoded,
+            level=choice,
             same=same,
             decision=decision,
         )
-
-    def _upload(self, draft: Draft, progress: Progress) -> _Objects:
-        """Make every object of the version durable."""
-        packs: tuple[ObjectRef, ...] = ()
-        if draft.decision.patch and draft.encoded is not None and not draft.same:
-            packs = (self.writer.put_pack(draft.encoded.data),)
-        full: Full | None = None
-        if draft.decision.full:
-            meter = Meter(progress, "upload full", draft.layout.nbytes)
-            full = self.writer.put_full(
-                (name, meter.chunks(draft.checkpoint.file_chunks(name)))
-                for name in sorted(name for name, _ in draft.layout.files())
-            )
-        layout = self.writer.put_layout(draft.layout)
-        manifest = self.writer.put_manifest(draft.manifest(layout))
-        return _Objects(packs=packs, full=full, layout=layout, manifest=manifest)
 
     def _advance(self, version: int, draft: Draft) -> None:
         base, self._baseline = self._baseline, None  # advancing it may fail half way
@@ -236,13 +240,3 @@ class Publisher:
             logger.warning("version %d is published, but not at hand any more: %s", version, error)
         else:
             self._baseline = base
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Objects:
-    """What is durable in the store before the record."""
-
-    packs: tuple[ObjectRef, ...]
-    full: Full | None
-    layout: Digest
-    manifest: Digest

@@ -13,11 +13,12 @@ from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Full, ObjectRef
 from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch
-from skerry.codec.fold import fold_changes
+from skerry.codec.fold import apply_pack
 from skerry.codec.layout import Layout, SideFile
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import Read
 from skerry.publisher.progress import Meter
+from skerry.publisher.threads import thread_count
 
 
 def reads(buffers: Mapping[str, Bytes]) -> Read:
@@ -51,10 +52,12 @@ def apply_packs(
     base: Digest | None,
     buffers: Mapping[str, Bytes],
     meter: Meter,
+    *,
+    threads: int | None = None,
 ) -> tuple[Pack, ...]:
     """Patch the buffers in place; return the packs, for the side files that they carry.
 
-    Raises BaseMismatch, FormatError, ResultMismatch, Tampered.
+    Raises BaseMismatch, FormatError, Tampered; the buffers are of no use then.
     """
     read = reads(buffers)
     applied = []
@@ -62,8 +65,7 @@ def apply_packs(
         pack = Pack.parse(reader.read(ref), layout)
         if pack.base != base:
             raise BaseMismatch(expected=pack.base, found=str(base))
-        for changes in fold_changes(layout, [pack], read):
-            changes.spec.view(read(changes.spec))[changes.positions] = changes.new
+        apply_pack(layout, pack, read, threads=thread_count(threads))
         applied.append(pack)
         meter.add(ref.size)
     return tuple(applied)

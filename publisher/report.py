@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from skerry.codec.digest import Digest
+from skerry.codec.level import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class PublishReport:
     `elements` counts all elements of all tensors, changed or not; `changed` is None for a version
     that was not compared with a parent.  `raw_bytes` are the changed elements' own bytes,
     `patch_bytes` those of the patch, `full_bytes` those of the whole directory.  What a follower
-    downloads for a patch is `patch_bytes + record_bytes`.
+    downloads for a patch is `patch_bytes + record_bytes`.  `level` is that of the patch, None for a
+    version that was not compared; `level_reason` says why it was this one.
     """
 
     version: int
@@ -32,6 +34,8 @@ class PublishReport:
     patch_bytes: int | None
     full_bytes: int
     record_bytes: int
+    level: Level | None
+    level_reason: str | None
     seconds: Mapping[str, float]
 
     @property

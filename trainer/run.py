@@ -25,6 +25,7 @@ import torch
 
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import open_store
+from skerry.codec.level import Level
 from skerry.inference.client import RolloutClient
 from skerry.publisher import Publisher, PublisherConfig
 from skerry.publisher.arrays import ServedTensor
@@ -67,7 +68,12 @@ async def run(options: argparse.Namespace, events: Events) -> None:
     publisher = Publisher.open(
         open_store(options.bulletin),
         signer=None if options.sign is None else Signer.load(options.sign),
-        config=PublisherConfig(writer="trainer"),
+        config=PublisherConfig(
+            writer="trainer",
+            threads=options.threads,
+            level="auto" if options.level == "auto" else Level(options.level),
+            link_mbit=options.link_mbit,
+        ),
     )
 
     async def publish(weights: Mapping[str, ServedTensor], step: int) -> int:
@@ -131,7 +137,24 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--max-off-policy-steps", type=int, default=2)
     parser.add_argument("--wait-s", type=float, default=120.0)
-    parser.add_argument("--threads", type=int, default=None, help="torch's threads")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=None,
+        help="torch's threads, and as many that encode; default: torch's choice, all usable CPUs",
+    )
+    parser.add_argument(
+        "--level",
+        choices=("auto", *Level),
+        default="default",  # the demo compares sizes: they must not depend on how busy a machine is
+        help="of patches; auto: the one that brings them to followers soonest",
+    )
+    parser.add_argument(
+        "--link-mbit",
+        type=float,
+        default=None,
+        help="for --level auto: megabits a second of the slowest island's link",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--every-version",

@@ -197,6 +197,50 @@ def test_keys_sign_and_pin_a_run(tmp_path: Path, samples: list[Sample]) -> None:
     assert "KeyFileInvalid" in refusal(2, "keygen", tmp_path / "run.key")
 
 
+LEVELS = ("auto", "fast", "default", "max")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_level_and_kernel_are_told_and_threads_change_nothing(
+    tmp_path: Path, samples: list[Sample], level: str
+) -> None:
+    kernel = answer("info")["kernel"]
+    expected = "default" if level == "auto" else level
+    bulletin, v0, v1 = tmp_path / "bulletin", tmp_path / "v0", tmp_path / "v1"
+    samples[0].write(v0)
+    samples[1].write(v1)
+    for threads, directory in ((1, v0), (3, v1)):
+        report = answer("publish", bulletin, directory, "--level", level, "--threads", threads)
+        assert report["kernel"] == kernel
+    assert report["level"] == expected
+    assert (report["level_reason"] == "stated") == (level != "auto")
+    patches = set()
+    for threads in (1, 3):
+        patch, copy = tmp_path / f"{threads}.patch", tmp_path / f"copy-{threads}"
+        summary = answer("diff", v0, v1, "-o", patch, "--level", level, "--threads", threads)
+        assert (summary["level"], summary["kernel"]) == (expected, kernel)
+        patches.add(patch.read_bytes())
+        samples[0].write(copy)
+        answer("apply", copy, patch, "--threads", threads)
+        target = tmp_path / f"pulled-{threads}"
+        answer("pull", bulletin, target, "--threads", threads)
+        assert read_tree(copy) == read_tree(target) == samples[1].files()
+        assert answer("verify", bulletin, "--deep", "--threads", threads)["identical"]
+    assert len(patches) == 1
+
+
+def test_a_stated_link_decides_an_automatic_level(tmp_path: Path, run: Path) -> None:
+    v0, v1, patch = tmp_path / "v0", tmp_path / "v1", tmp_path / "x.patch"
+    for mbit, level in ((0.01, "default"), (1e7, "fast")):
+        made = answer("diff", v0, v1, "-o", patch, "--level", "auto", "--link-mbit", mbit)
+        assert made["level"] == level
+        assert "Mbit/s, stated" in made["level_reason"]
+    report = answer("publish", run, v1, "--link-mbit", 1e7)
+    assert report["level"] == "fast"
+    text = skerry("diff", v0, v1, "-o", patch).stdout
+    assert "default (stated)" in text
+
+
 def test_diff_then_apply_is_the_identity(tmp_path: Path, run: Path, samples: list[Sample]) -> None:
     patch = tmp_path / "v0-v2.patch"
     summary = answer("diff", tmp_path / "v0", tmp_path / "v2", "-o", patch)
@@ -228,6 +272,9 @@ def test_wrong_usage_has_exit_code_two(tmp_path: Path, run: Path) -> None:
         ["pull", run, tmp_path / "x", "--version", "-1"],
         ["log", run, "--key", "nonsense"],
         ["verify", run, "--version", "1"],
+        ["publish", run, tmp_path / "v0", "--level", "best"],
+        ["publish", run, tmp_path / "v0", "--link-mbit", "0"],
+        ["pull", run, tmp_path / "x", "--threads", "0"],
         ["frobnicate"],
     ):
         assert skerry(*arguments).exit_code == 2

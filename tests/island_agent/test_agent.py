@@ -487,6 +487,28 @@ def test_an_engine_that_holds_other_weights_is_never_advertised(tmp_path: Path) 
 # The island's own words.
 
 
+def test_an_agent_without_threads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="threads is at least 1, found 0"):
+        AgentConfig(directory=tmp_path, threads=0)
+
+
+def test_an_agent_decodes_with_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
+    run = make_run(1)
+
+    async def main() -> None:
+        agent = Agent(AgentConfig(directory=tmp_path / "island", threads=3), run.reader())
+        await agent.open()
+        try:
+            while await agent.step():
+                pass
+            assert agent.mirror.threads == 3
+            assert_is(agent.mirror.directory, run.versions[1])
+        finally:
+            await agent.close()
+
+    asyncio.run(main())
+
+
 def test_the_status_lies_in_the_bulletin(tmp_path: Path) -> None:
     run = make_run(1)
 

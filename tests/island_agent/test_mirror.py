@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import shutil
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,14 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skerry.bulletin.stores import LocalStore
+from skerry.codec import kernel
 from skerry.codec.digest import digest_bytes
 from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch, StructureMismatch
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges
 from skerry.codec.weights import digest_weights
 from skerry.island_agent.checkpoint import Checkpoint
-from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, RunMismatch, RunUnknown
-from skerry.island_agent.hooks import no_hook
+from skerry.island_agent.errors import (
+    MirrorBusy,
+    MirrorDamaged,
+    RunMismatch,
+    RunUnknown,
+    Stopped,
+)
+from skerry.island_agent.hooks import TENSOR_DECODED, no_hook
 from skerry.island_agent.install import load_packs, write_in_place
 from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
@@ -55,6 +63,40 @@ def packs(run: Run, *versions: int) -> list[Pack]:
 def held(run: Run, version: int) -> Held:
     commit = run.writer.reader.state.commits[version]
     return Held(version=version, layout=commit.layout, weights=commit.result)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_install_does_not_depend_on_threads(tmp_path: Path, run: Run, threads: int) -> None:
+    seen: set[bool] = set()
+
+    def look(step: str) -> None:
+        if step == TENSOR_DECODED:
+            seen.add(any(t.name.startswith("codec") for t in threading.enumerate()))
+
+    mirror = Mirror.open(tmp_path / "island", hook=look, threads=threads)
+    target = held(run, 2)
+    mirror.apply(mirror.stage(packs(run, 1, 2), target, run.versions[2].layout))
+    assert (True in seen) == (threads > 1 and not kernel.current().lockstep)
+    assert mirror.held == target
+    assert_is(mirror.directory, run.versions[2])
+    mirror.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_staging_that_is_stopped_half_way_changes_nothing_on_any_number_of_threads(
+    tmp_path: Path, run: Run, threads: int
+) -> None:
+    def stop(step: str) -> None:
+        if step == TENSOR_DECODED:
+            raise Stopped("for the test")
+
+    mirror = Mirror.open(tmp_path / "island", hook=stop, threads=threads)
+    with pytest.raises(Stopped):
+        mirror.stage(packs(run, 1, 2), held(run, 2), run.versions[2].layout)
+    assert mirror.held == held(run, 0)
+    assert_is(mirror.directory, run.versions[0])
+    assert not [t for t in threading.enumerate() if t.name.startswith("codec")]
+    mirror.close()
 
 
 def test_two_agents_never_share_a_directory(tmp_path: Path, run: Run) -> None:

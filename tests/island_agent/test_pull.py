@@ -39,6 +39,13 @@ def test_a_version_is_rebuilt_byte_for_byte_and_nothing_else_is_left(
     assert seen[-1][0] == seen[-1][1]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_pulled_does_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
+    run = make_run(3)
+    pull(run.reader(), tmp_path / "out", threads=threads)
+    assert_is(tmp_path / "out", run.versions[3])
+
+
 def test_a_version_with_side_files_in_directories_is_rebuilt(tmp_path: Path) -> None:
     run = make_run()
     changed = run.versions[0].with_file("tokenizer/vocab.txt", None).with_file("a/b/c", b"deep")

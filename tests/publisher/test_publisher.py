@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import re
 import tracemalloc
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import LocalStore, MemoryStore
 from skerry.codec.digest import Bytes
 from skerry.codec.encode import EncodedPack
+from skerry.codec.level import Level
 from skerry.codec.tensors import TensorSpec
 from skerry.island_agent.pull import pull
 from skerry.publisher import (
@@ -305,9 +307,15 @@ def test_a_wrong_patch_is_refused_before_anything_is_uploaded() -> None:
     old, new = Checkpoint.from_arrays(weights(0)), Checkpoint.from_arrays(nudge(weights(0), 9, 1))
     other = Checkpoint.from_arrays(nudge(weights(0), 9, 2))
     base = MeasuredCheckpoint(old)
-    encoded: EncodedPack = encode(base, other, lambda *_: None)
-    with pytest.raises(VerifyFailed):
-        prove(encoded, base, new, MeasuredCheckpoint(new).weights)
+    measured = MeasuredCheckpoint(new).weights
+    for digests in (
+        MeasuredCheckpoint(other).weights,
+        measured,
+    ):  # its own, or those it should have
+        encoded: EncodedPack = encode(base, other, digests)
+        with pytest.raises(VerifyFailed):
+            prove(encoded, base, new, measured)
+    prove(encode(base, new, measured), base, new, measured)
 
 
 def test_a_rollback_is_a_version_whose_parent_is_older(tmp_path: Path) -> None:
@@ -564,3 +572,58 @@ def test_weights_that_change_under_the_encoder_are_no_version() -> None:
     with pytest.raises(VerifyFailed):
         publisher.publish(Trembling.from_arrays(weights(1)))
     assert list(commits(store)) == [0]
+
+
+def test_the_encoder_hashes_nothing_and_so_reads_the_new_weights_once() -> None:
+    base = MeasuredCheckpoint(Checkpoint.from_arrays(weights(0)))
+    new = Checkpoint.from_arrays(weights(1))
+    read: list[int] = []
+    encode(
+        base, new, MeasuredCheckpoint(new).weights, progress=lambda _, done, __: read.append(done)
+    )
+    assert read[-1] == sum(spec.nbytes for spec in new.layout.tensors)
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_a_stated_level_is_the_one_of_every_patch(tmp_path: Path, level: Level) -> None:
+    store = MemoryStore()
+    publisher = Publisher.open(store, config=PublisherConfig(level=level))
+    first = publisher.publish_arrays(weights(), step=0)
+    assert (first.level, first.level_reason) == (None, None)
+    changed = nudge(weights(), 999, 1)
+    report = publisher.publish_arrays(changed, step=1)
+    assert (report.level, report.level_reason) == (level, "stated")
+    assert_version(store, 1, changed, tmp_path)
+
+
+def test_the_link_that_is_stated_decides_the_level_and_the_report_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = weights(), nudge(weights(), 50, 1)
+    for mbit, level in ((1e7, Level.FAST), (0.01, Level.DEFAULT)):
+        store = MemoryStore()
+        publisher = Publisher.open(store, config=PublisherConfig(link_mbit=mbit))
+        publisher.publish_arrays(old, step=0)
+        with caplog.at_level(logging.INFO, logger="skerry.publisher.publisher"):
+            report = publisher.publish_arrays(new, step=1)
+        assert report.level is level
+        assert report.level_reason is not None
+        assert report.level_reason.endswith(f"at {mbit:.3g} Mbit/s, stated")
+        assert f" level={level} " in caplog.messages[-1]
+        assert_version(store, 1, new, tmp_path / level)
+
+
+def test_a_link_is_known_once_something_large_was_uploaded() -> None:
+    rng = np.random.default_rng(0)
+    large = {"w": bf16(rng.integers(0, 1 << 16, 1 << 20, dtype=np.uint16))}
+    for tensors, known in ((weights(), False), (large, True)):
+        publisher = Publisher.open(MemoryStore())
+        publisher.publish_arrays(tensors, step=0)
+        report = publisher.publish_arrays(nudge(tensors, 9, 1), step=1)
+        assert report.level_reason is not None
+        assert report.level_reason.endswith("measured") == known
+
+
+def test_a_link_without_a_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="link_mbit"):
+        PublisherConfig(link_mbit=0.0)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli.options import BulletinArgument, KeyOption, parse_key
+from skerry.cli.options import BulletinArgument, KeyOption, ThreadsOption, parse_key
 
 
 class EngineKind(StrEnum):
@@ -44,6 +44,7 @@ def agent(
             "service if they are not the version's.",
         ),
     ] = False,
+    threads: ThreadsOption = None,
 ) -> None:
     """Follow a run and serve its newest version.
 
@@ -67,6 +68,7 @@ def agent(
             poll_s=poll,
             idle_poll_s=max(poll, 8.0),
             audit_engines=audit_engine,
+            threads=threads,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

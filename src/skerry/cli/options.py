@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,23 @@ import typer
 if TYPE_CHECKING:
     from skerry.bulletin.reader import BulletinReader
     from skerry.bulletin.signing import PublicKey
+    from skerry.publisher.levels import LevelSetting
+
+
+class LevelName(StrEnum):
+    """What `--level` can be."""
+
+    AUTO = "auto"
+    FAST = "fast"
+    DEFAULT = "default"
+    MAX = "max"
+
+    @property
+    def setting(self) -> LevelSetting:
+        from skerry.codec.level import Level
+
+        return "auto" if self is LevelName.AUTO else Level(self.value)
+
 
 BulletinArgument = Annotated[
     str,
@@ -26,6 +44,34 @@ KeyOption = Annotated[
     str | None,
     typer.Option(
         "--key", metavar="PUB", help="Trust this public key only: 64 hex digits, or a .pub file."
+    ),
+]
+LevelOption = Annotated[
+    LevelName,
+    typer.Option(
+        "--level",
+        help="How much work to do for a smaller patch; auto: as little time as possible from here "
+        "to a follower.",
+    ),
+]
+LinkOption = Annotated[
+    float | None,
+    typer.Option(
+        "--link-mbit",
+        min=1e-3,
+        metavar="MBIT",
+        show_default=False,
+        help="For --level auto: megabits a second of the slowest island's link.",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="N",
+        show_default=False,
+        help="Threads that encode and decode; default: all usable CPUs.",
     ),
 ]
 VersionOption = Annotated[

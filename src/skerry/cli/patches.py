@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli.options import JsonOption, existing_directory
+from skerry.cli.options import (
+    JsonOption,
+    LevelName,
+    LevelOption,
+    LinkOption,
+    ThreadsOption,
+    existing_directory,
+)
 from skerry.cli.output import print_fields, print_json, progress_bar, share, size
 
 
@@ -24,17 +31,26 @@ def diff(
             "--output", "-o", metavar="FILE", dir_okay=False, help="The patch file to write."
         ),
     ],
+    level: LevelOption = LevelName.DEFAULT,
+    link_mbit: LinkOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a patch file between two directories.
 
     Both must have the same tensors in the same shards; side files may differ.
     """
+    from skerry.codec import kernel
     from skerry.publisher import Checkpoint
+    from skerry.publisher.levels import LevelModel
     from skerry.publisher.patch_file import make_patch
+    from skerry.publisher.threads import thread_count
 
+    before, after = Checkpoint.scan(old), Checkpoint.scan(new)
+    model = LevelModel.of(level.setting, threads=thread_count(threads), link_mbit=link_mbit)
+    choice = model.choose(after.layout.nbytes)
     with progress_bar() as progress:
-        data, summary = make_patch(Checkpoint.scan(old), Checkpoint.scan(new), progress)
+        data, summary = make_patch(before, after, progress, level=choice.level, threads=threads)
     temporary = output.with_name(f".{output.name}.new")
     try:
         temporary.write_bytes(data)
@@ -42,7 +58,8 @@ def diff(
     finally:
         temporary.unlink(missing_ok=True)  # of a write that failed
     if as_json:
-        print_json(asdict(summary))
+        names = {"level_reason": choice.reason, "kernel": kernel.current().name}
+        print_json({**asdict(summary), **names})
         return
     print_fields(
         [
@@ -50,6 +67,8 @@ def diff(
             ("side files", summary.side_files),
             ("patch", size(summary.patch_bytes)),
             ("full", size(summary.full_bytes)),
+            ("level", f"{choice.level} ({choice.reason})"),
+            ("kernel", kernel.current().name),
         ]
     )
 
@@ -64,6 +83,7 @@ def apply(
             metavar="FILE", exists=True, dir_okay=False, help="A patch file.", show_default=False
         ),
     ],
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Patch a checkpoint directory in place.
@@ -76,7 +96,7 @@ def apply(
 
     parsed = PatchFile.parse(patch.read_bytes())
     with progress_bar() as progress:
-        changed = apply_patch_file(directory, parsed, progress)
+        changed = apply_patch_file(directory, parsed, progress, threads=threads)
     if as_json:
         print_json({"applied": changed, "weights": parsed.result})
     else:

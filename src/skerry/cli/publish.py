@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skerry.cli.options import BulletinArgument, JsonOption, existing_directory
+from skerry.cli.options import (
+    BulletinArgument,
+    JsonOption,
+    LevelName,
+    LevelOption,
+    LinkOption,
+    ThreadsOption,
+    existing_directory,
+)
 from skerry.cli.output import print_fields, print_json, progress_bar, share, size
 
 if TYPE_CHECKING:
@@ -50,6 +58,9 @@ def publish(
     anchor_every: Annotated[
         int, typer.Option(min=1, metavar="N", help="Write a full version every N versions.")
     ] = 100,
+    level: LevelOption = LevelName.AUTO,
+    link_mbit: LinkOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish a checkpoint directory.
@@ -77,7 +88,13 @@ def publish(
     publisher = Publisher.open(
         open_store(bulletin),
         signer=None if sign is None else Signer.load(sign),
-        config=PublisherConfig(writer="skerry-publish", anchor_versions=anchor_every),
+        config=PublisherConfig(
+            writer="skerry-publish",
+            anchor_versions=anchor_every,
+            threads=threads,
+            level=level.setting,
+            link_mbit=link_mbit,
+        ),
         storage=MemoryStorage() if state is None else StateDirectory(state),
     )
     with progress_bar() as progress:
@@ -88,9 +105,12 @@ def publish(
 
 
 def _print(report: PublishReport, *, as_json: bool) -> None:
+    from skerry.codec import kernel
+
     per_changed = report.bytes_per_changed
     if as_json:
-        print_json({**asdict(report), "share": report.share, "bytes_per_changed": per_changed})
+        figures = {"share": report.share, "bytes_per_changed": per_changed}
+        print_json({**asdict(report), **figures, "kernel": kernel.current().name})
         return
     print_fields(
         [
@@ -104,6 +124,11 @@ def _print(report: PublishReport, *, as_json: bool) -> None:
             ("record", size(report.record_bytes)),
             ("full", size(report.full_bytes)),
             ("per changed", None if per_changed is None else f"{per_changed:.2f} B"),
+            (
+                "level",
+                None if report.level is None else f"{report.level} ({report.level_reason})",
+            ),
+            ("kernel", kernel.current().name),
             ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in report.seconds.items())),
         ]
     )

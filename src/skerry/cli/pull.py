@@ -11,6 +11,7 @@ from skerry.cli.options import (
     BulletinArgument,
     JsonOption,
     KeyOption,
+    ThreadsOption,
     VersionOption,
     open_reader,
 )
@@ -30,6 +31,7 @@ def pull(
     ],
     version: VersionOption = None,
     key: KeyOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch one version as a directory.
@@ -42,7 +44,11 @@ def pull(
     reader = open_reader(bulletin, key)
     with progress_bar() as progress:
         held = pull_version(
-            reader, directory, version, progress=lambda done, total: progress("pull", done, total)
+            reader,
+            directory,
+            version,
+            progress=lambda done, total: progress("pull", done, total),
+            threads=threads,
         )
     if as_json:
         print_json({"version": held.version, "weights": held.weights, "directory": str(directory)})
@@ -68,6 +74,7 @@ def verify(
         typer.Option("--deep", help="Read and hash every object, and rebuild every version."),
     ] = False,
     key: KeyOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a directory, or the whole bulletin.
@@ -82,7 +89,7 @@ def verify(
         raise typer.BadParameter("--deep is for a bulletin; a directory is always read whole")
     reader = open_reader(bulletin, key)
     if directory is None:
-        _verify_bulletin(reader, deep=deep, as_json=as_json)
+        _verify_bulletin(reader, deep=deep, threads=threads, as_json=as_json)
     else:
         _verify_directory(reader, directory, version, as_json=as_json)
 
@@ -105,12 +112,15 @@ def _verify_directory(
     )
 
 
-def _verify_bulletin(reader: BulletinReader, *, deep: bool, as_json: bool) -> None:
+def _verify_bulletin(
+    reader: BulletinReader, *, deep: bool, threads: int | None, as_json: bool
+) -> None:
     from skerry.publisher.audit import audit
 
     state = reader.state
     with progress_bar() as progress:
-        findings = [str(finding) for finding in audit(reader, deep=deep, progress=progress)]
+        found = audit(reader, deep=deep, progress=progress, threads=threads)
+        findings = [str(finding) for finding in found]
     _conclude(
         {
             "records": len(state.records),
