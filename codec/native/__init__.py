@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from importlib.resources import as_file, files
 
 import numpy as np
@@ -21,12 +22,12 @@ from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import FormatError
 from skerry.codec.parallel import ordered
 from skerry.codec.profile import Profile
-from skerry.codec.rates import TOTAL, Ints
+from skerry.codec.rates import Ints
 from skerry.codec.scan import CLASSES, ChunkDiff
 
 LIBRARY = "_kernel.so"  # beside this file; hatch_build.py writes it
+SOURCE_ENDS = (".cpp", ".h", ".inc")
 
-_ABI = 1
 _PATHS = {4: "avx512", 2: "avx2", 1: "portable"}  # the fastest first
 _BLOCK = 64  # words that share one item of a bitmap
 _SEED_BITS = 16
@@ -41,6 +42,7 @@ _REFUSALS = {
     -8: "padding bits of a coded chunk are not zero",
     -9: "the entropy coder's last state is not a seed",
     -10: "a step of {dtype} is out of range",
+    -11: "a coded chunk has more bytes than so many words can take",
 }
 _MEMORY = -2
 
@@ -59,7 +61,6 @@ class _Profile(ctypes.Structure):
         ("sizes", ctypes.c_void_p),
         ("frequencies", ctypes.c_void_p),
         ("starts", ctypes.c_void_p),
-        ("symbols", ctypes.c_void_p),
     )
 
 
@@ -84,28 +85,42 @@ _SIGNATURES = {
         *(_INT, ctypes.POINTER(_DType), ctypes.POINTER(_Profile), _POINTER, _COUNT, _POINTER),
         *(_COUNT, _COUNT, _POINTER, _POINTER),
     ),
-    "apply": (_WORDS, _POINTER, _POINTER, _POINTER, _COUNT),
+    "apply": (_WORDS, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT),
 }
 
 
 def load() -> tuple[NativeKernel, ...]:
     """Return the native kernel on every path that this processor has, the fastest first.
 
-    Raises OSError if the library was not built, or not for this machine or version.
+    Raises OSError if the library was not built, or not for this machine, or from other sources.
     """
-    with as_file(files(__name__) / LIBRARY) as path:
+    here = files(__name__)
+    with as_file(here / LIBRARY) as path:
         library = ctypes.CDLL(str(path))
     try:
-        found = library.skerry_abi()
-    except AttributeError:
-        found = None
-    if found != _ABI:
-        raise OSError(f"{LIBRARY} is of another version of Skerry: ABI {found}, not {_ABI}")
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, f"skerry_{name}")
-        function.restype, function.argtypes = ctypes.c_int64, arguments
-    usable = library.skerry_paths()
+        library.skerry_sources.restype = ctypes.c_char_p
+        built_from = library.skerry_sources().decode()
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, f"skerry_{name}")
+            function.restype, function.argtypes = ctypes.c_int64, arguments
+        usable = library.skerry_paths()
+    except AttributeError as error:
+        raise OSError(f"{LIBRARY} is of another version of Skerry: {error}") from error
+    # A wheel has no sources; in a checkout they may have changed since they were compiled.
+    sources = {
+        item.name: item.read_bytes() for item in here.iterdir() if item.name.endswith(SOURCE_ENDS)
+    }
+    if sources and built_from != digest_sources(sources):
+        raise OSError(f"{LIBRARY} was built from other sources than those beside it")
     return tuple(NativeKernel(library, path) for path in _PATHS if usable & path)
+
+
+def digest_sources(sources: Mapping[str, bytes]) -> str:
+    """Return what tells these sources, by file name, from others; hatch_build.py does the same."""
+    stream = sha256()
+    for name, content in sorted(sources.items()):
+        stream.update(b"%s %d\n%s" % (name.encode(), len(content), content))
+    return stream.hexdigest()
 
 
 class NativeKernel:
@@ -121,13 +136,13 @@ class NativeKernel:
     def find_changes(self, old: Words, new: Words) -> Ints:
         count, bitmap = self._diff(old, new)
         positions = np.empty(count, np.int64)
-        self._library.skerry_positions(_pointer(bitmap), old.size, _pointer(positions))
+        self._library.skerry_positions(_address(bitmap), old.size, _address(positions))
         return positions
 
     def scan(
         self, old: Words, new: Words, dtype: DType, *, contextual: bool = True
     ) -> ChunkDiff | None:
-        count, bitmap = self._diff(old, new)
+        count, bitmap = self._diff(_typed(old, dtype), new)
         if not count:
             return None
         diff = ChunkDiff(
@@ -141,12 +156,12 @@ class NativeKernel:
         found = self._library.skerry_rank(
             self._path,
             ctypes.byref(_dtype(dtype, contextual)),
-            _pointer(old),
-            _pointer(new),
+            _address(old),
+            _address(new),
             old.size,
-            _pointer(bitmap),
-            _pointer(diff.population),
-            _pointer(diff.changed),
+            _address(bitmap),
+            _address(diff.population),
+            _address(diff.changed),
             ctypes.byref(_changes(diff)),
         )
         _check(found, dtype)
@@ -155,7 +170,8 @@ class NativeKernel:
     def encode(
         self, diffs: Sequence[ChunkDiff], settings: Sequence[Coded], threads: int
     ) -> list[bytes]:
-        tables = _tables(settings)
+        profiles = {id(setting.profile): setting.profile for setting in settings}
+        tables = {number: _Tables(profile) for number, profile in profiles.items()}
         encode = partial(self._encode, tables)
         return list(ordered(encode, zip(diffs, settings, strict=True), threads))
 
@@ -165,45 +181,57 @@ class NativeKernel:
         bases: Sequence[Words],
         settings: Sequence[Coded],
     ) -> list[tuple[Ints, Words]]:
-        tables = _tables(settings)
-        return [
-            self._decode(tables, chunk, base, setting)
-            for chunk, base, setting in zip(chunks, bases, settings, strict=True)
-        ]
+        results = []
+        tables: _Tables | None = None
+        for chunk, base, setting in zip(chunks, bases, settings, strict=True):
+            # Only the last are kept: a hostile pack can have a thousand profiles.
+            if tables is None or tables.profile is not setting.profile:
+                tables = _Tables(setting.profile)
+            results.append(self._decode(tables, chunk, base, setting))
+        return results
 
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
-        self._library.skerry_apply(
+        if not words.flags.writeable:
+            raise ValueError("assignment destination is read-only")
+        if new.dtype != words.dtype or new.shape != positions.shape or positions.dtype != np.int64:
+            raise ValueError(
+                f"{positions.size} positions ({positions.dtype}) of {words.dtype} words, "
+                f"and {new.size} new ones of {new.dtype}"
+            )
+        done = self._library.skerry_apply(
             words.itemsize,
-            _pointer(words),
-            _pointer(positions),
-            _pointer(new),
+            _address(words),
+            words.size,
+            _address(positions),
+            _address(new),
             positions.size,
         )
+        if done < 0:
+            raise IndexError(f"a position is outside the {words.size} words")
 
     def _diff(self, old: Words, new: Words) -> tuple[int, npt.NDArray[np.uint64]]:
+        if old.shape != new.shape or old.dtype != new.dtype:
+            raise ValueError(f"{old.size} words of {old.dtype} against {new.size} of {new.dtype}")
         bitmap = np.empty(-(-old.size // _BLOCK), np.uint64)
         count = self._library.skerry_diff(
-            self._path,
-            old.itemsize,
-            _pointer(old),
-            _pointer(new),
-            old.size,
-            _pointer(bitmap),
+            self._path, old.itemsize, _address(old), _address(new), old.size, _address(bitmap)
         )
         return count, bitmap
 
     def _encode(self, tables: Mapping[int, _Tables], item: tuple[ChunkDiff, Coded]) -> bytes:
         diff, setting = item
-        profile = tables[id(setting.profile)].profile(setting.profile.tilted(setting.tilt))
+        if int(diff.changed.sum()) != diff.ranks.size:
+            raise ValueError(f"{int(diff.changed.sum())} changes, but {diff.ranks.size} ranks")
+        profile = tables[id(setting.profile)].with_rates(setting.profile.tilted(setting.tilt))
         capacity = 4096 + 8 * diff.ranks.size
         while True:
             out = np.empty(capacity, np.uint8)
             size = self._library.skerry_encode(
                 ctypes.byref(profile.structure),
-                _pointer(diff.population),
-                _pointer(diff.changed),
+                _column(diff.population, np.int64, CLASSES),
+                _column(diff.changed, np.int64, CLASSES),
                 ctypes.byref(_changes(diff)),
-                _pointer(out),
+                _address(out),
                 capacity,
             )
             _check(size, setting.dtype)
@@ -212,14 +240,10 @@ class NativeKernel:
             capacity = size
 
     def _decode(
-        self,
-        tables: Mapping[int, _Tables],
-        payload: bytes | memoryview,
-        base: Words,
-        setting: Coded,
+        self, tables: _Tables, payload: bytes | memoryview, base: Words, setting: Coded
     ) -> tuple[Ints, Words]:
         data = np.frombuffer(payload, np.uint8)
-        profile = tables[id(setting.profile)].profile(setting.profile.tilted(setting.tilt))
+        profile = tables.with_rates(setting.profile.tilted(setting.tilt))
         # Each change has a direction, a bit of the payload or one of the seed's.
         capacity = min(base.size, 8 * data.size + _SEED_BITS)
         positions = np.empty(capacity, np.int64)
@@ -228,13 +252,13 @@ class NativeKernel:
             self._path,
             ctypes.byref(_dtype(setting.dtype, setting.contextual)),
             ctypes.byref(profile.structure),
-            _pointer(data),
+            _address(data),
             data.size,
-            _pointer(base),
+            _address(_typed(base, setting.dtype)),
             base.size,
             capacity,
-            _pointer(positions),
-            _pointer(new),
+            _address(positions),
+            _address(new),
         )
         _check(count, setting.dtype)
         return positions[:count], new[:count]
@@ -254,43 +278,23 @@ class _Tables:
     def __init__(self, profile: Profile) -> None:
         tables = profile.tables
         sizes = [table.frequencies.size for table in tables]
-        self._table_of = profile.table_of.astype(np.uint8)
-        self._count = len(tables)
+        nothing = np.zeros(0, np.uint16)
+        self.profile = profile
         self._columns: tuple[npt.NDArray[np.generic], ...] = (
+            profile.table_of.astype(np.uint8),
             np.array([table.precision for table in tables], np.uint8),
             np.cumsum([0, *sizes[:-1]]).astype(np.uint32),
             np.array(sizes, np.uint32),
-            _joined([table.frequencies for table in tables]),
-            _joined([table.starts for table in tables]),
-            _joined([table.symbol_of for table in tables]),
+            np.concatenate([nothing, *(table.frequencies for table in tables)]),
+            np.concatenate([nothing, *(table.starts for table in tables)]),
         )
-        assert self._columns[-1].size == TOTAL * len(tables)
 
-    def profile(self, rates: Ints) -> _CProfile:
+    def with_rates(self, rates: Ints) -> _CProfile:
         """Return the C profile of a chunk with these rate codes."""
         narrow = rates.astype(np.uint8)
-        precisions, offsets, sizes, frequencies, starts, symbols = map(_pointer, self._columns)
-        structure = _Profile(
-            _pointer(narrow),
-            _pointer(self._table_of),
-            self._count,
-            precisions,
-            offsets,
-            sizes,
-            frequencies,
-            starts,
-            symbols,
-        )
-        return _CProfile(structure, (narrow, self._table_of, *self._columns))
-
-
-def _tables(settings: Sequence[Coded]) -> dict[int, _Tables]:
-    profiles = {id(setting.profile): setting.profile for setting in settings}
-    return {number: _Tables(profile) for number, profile in profiles.items()}
-
-
-def _joined(columns: Sequence[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
-    return np.concatenate([np.zeros(0, np.uint16), *columns])
+        table_of, *columns = map(_address, self._columns)
+        structure = _Profile(_address(narrow), table_of, len(self.profile.tables), *columns)
+        return _CProfile(structure, (narrow, *self._columns))
 
 
 def _dtype(dtype: DType, contextual: bool) -> _DType:
@@ -299,12 +303,29 @@ def _dtype(dtype: DType, contextual: bool) -> _DType:
 
 
 def _changes(diff: ChunkDiff) -> _Changes:
+    count = diff.ranks.size
     return _Changes(
-        _pointer(diff.classes), _pointer(diff.ranks), _pointer(diff.magnitude), _pointer(diff.down)
+        _column(diff.classes, np.uint8, count),
+        _column(diff.ranks, np.uint32, count),
+        _column(diff.magnitude, np.uint64, count),
+        _column(diff.down, np.bool_, count),
     )
 
 
-def _pointer(array: npt.NDArray[np.generic]) -> int:
+def _typed(words: Words, dtype: DType) -> Words:
+    if words.dtype != dtype.numpy:
+        raise ValueError(f"words of {dtype.name} are {dtype.numpy}, found {words.dtype}")
+    return words
+
+
+def _column(array: npt.NDArray[np.generic], kind: type[np.generic], size: int) -> int:
+    if array.dtype != kind or array.shape != (size,):
+        raise ValueError(f"{size} of {kind.__name__} expected, found {array.size} of {array.dtype}")
+    return _address(array)
+
+
+def _address(array: npt.NDArray[np.generic]) -> int:
+    """Return where a contiguous array lies.  That it is big enough is for the caller to know."""
     interface = array.__array_interface__
     if interface["strides"] is not None:
         raise ValueError("the native kernel takes contiguous arrays only")

@@ -30,8 +30,11 @@ bool is_usable(const skerry_profile &profile) {
 // A chunk's bytes: words of the entropy coder from the front, raw bits from the back.
 class Reader {
  public:
-  Reader(const uint8_t *data, uint64_t size) : size_(size), padded_(size + 2 * kPadding) {
+  // `n` is the number of words; a payload has at most 16 bytes for each, and 64.
+  Reader(const uint8_t *data, uint64_t size, uint64_t n) : size_(size) {
     if (size < 4) throw Refused{SKERRY_SHORT};
+    if (size > 16 * n + 64) throw Refused{SKERRY_LONG};
+    padded_.resize(size + 2 * kPadding);
     std::memcpy(padded_.data() + kPadding, data, size);
     front_ = padded_.data() + kPadding;
     end_ = front_ + size;
@@ -46,8 +49,8 @@ class Reader {
   // Take the symbol whose interval starts at `start`.
   void advance(uint32_t start, uint32_t frequency) {
     state_ = frequency * (state_ >> kTotalBits) + slot() - start;
-    // Without a branch, since no one can foretell it.  Past the end the padding is read, once: what
-    // was taken is counted, and refused when all is read.
+    // Without a branch, since no one can foretell it.  Past the end the padding is read, again and
+    // again: what was taken is counted, and refused once all is read.
     uint16_t word;
     std::memcpy(&word, front_, 2);
     const bool low = state_ < kLow;
@@ -60,7 +63,8 @@ class Reader {
   uint32_t change(uint32_t width) {
     changes_++;
     if (taken_ + width + changes_ > room_) throw Refused{SKERRY_CHANGES};
-    // The last sixteen bits of the room may not be there; then the padding is read, and refused.
+    // The room counts sixteen bits that the seed may hold.  Where it does not, bytes of the state are
+    // read for them, and refused once all is read.
     return static_cast<uint32_t>(raw(width));
   }
 
@@ -140,11 +144,30 @@ void gaps(Reader &reader, uint32_t rate, uint64_t population, std::vector<uint32
   }
 }
 
-Decoded read(const skerry_profile &profile, const uint8_t *data, uint64_t size,
+// The symbol of every slot of a magnitude table.
+class Slots {
+ public:
+  Slots(const skerry_profile &profile, uint32_t table) {
+    const uint16_t *frequencies = profile.frequencies + profile.offsets[table];
+    uint32_t slot = 0;
+    for (uint32_t y = 0; y < profile.sizes[table]; y++) {
+      for (uint32_t i = 0; i < frequencies[y] && slot < kTotal; i++) {
+        symbols_[slot++] = static_cast<uint16_t>(y);
+      }
+    }
+  }
+
+  uint32_t operator[](uint32_t slot) const { return symbols_[slot]; }
+
+ private:
+  uint16_t symbols_[kTotal] = {};
+};
+
+Decoded read(const skerry_profile &profile, const uint8_t *data, uint64_t size, uint64_t n,
              const uint32_t *population) {
-  Reader reader(data, size);
+  Reader reader(data, size, n);
   Decoded found;
-  found.ranks.reserve(2 * size);
+  found.ranks.reserve(std::min(2 * size, n));
   uint64_t *begin = found.begin;
   for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
     begin[c] = found.ranks.size();
@@ -155,9 +178,9 @@ Decoded read(const skerry_profile &profile, const uint8_t *data, uint64_t size,
   found.downs.resize(count);
   uint64_t extra = 0;
   for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
-    if (!profile.table_of[c]) continue;
+    if (!profile.table_of[c] || begin[c] == begin[c + 1]) continue;
     const uint32_t table = profile.table_of[c] - 1u;
-    const uint16_t *symbols = profile.symbols + uint64_t(table) * kTotal;
+    const Slots symbols(profile, table);
     const uint64_t offset = profile.offsets[table];
     for (uint64_t i = begin[c]; i < begin[c + 1]; i++) {
       uint32_t y = symbols[reader.slot()];
@@ -232,7 +255,7 @@ int64_t decode(skerry_path path, const Chunk &chunk, const skerry_profile &profi
                void *after) {
   if (!chunk.dtype.mask) {
     const uint32_t population[SKERRY_CLASSES] = {static_cast<uint32_t>(chunk.n)};
-    const Decoded found = read(profile, data, size, population);
+    const Decoded found = read(profile, data, size, chunk.n, population);
     if (found.ranks.size() > capacity) return SKERRY_ARGUMENT;
     write_ascending<Word>(chunk, found, found.ranks, positions, after);
     return static_cast<int64_t>(found.ranks.size());
@@ -240,7 +263,7 @@ int64_t decode(skerry_path path, const Chunk &chunk, const skerry_profile &profi
   const ClassQueries &queries = queries_of(path);
   OwnedIndex index(chunk.n);
   queries.build(chunk, index);
-  const Decoded found = read(profile, data, size, index.population);
+  const Decoded found = read(profile, data, size, chunk.n, index.population);
   if (found.ranks.size() > capacity) return SKERRY_ARGUMENT;
   write_ascending<Word>(chunk, found, places(queries, index, found), positions, after);
   return static_cast<int64_t>(found.ranks.size());
@@ -270,13 +293,14 @@ extern "C" int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype,
   return count;
 }
 
-extern "C" int64_t skerry_apply(uint32_t word, void *words, const int64_t *positions, const void *after,
-                                uint64_t count) {
+extern "C" int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,
+                                const void *after, uint64_t count) {
   int64_t result = SKERRY_ARGUMENT;
   skerry::with_word(word, [&](auto w) {
     for (uint64_t i = 0; i < count; i++) {
-      skerry::store(words, static_cast<uint64_t>(positions[i]),
-                    skerry::load<decltype(w)>(after, i));
+      const auto at = static_cast<uint64_t>(positions[i]);
+      if (at >= n) return;
+      skerry::store(words, at, skerry::load<decltype(w)>(after, i));
     }
     result = static_cast<int64_t>(count);
   });

@@ -1,6 +1,4 @@
 // Where two arrays of words differ, as a bitmap.
-#include <algorithm>
-
 #include "kernel.h"
 #include "words.h"
 
@@ -146,7 +144,10 @@ int64_t diff(skerry_path path, const void *before, const void *after, uint64_t n
 
 extern "C" {
 
-int32_t skerry_abi(void) { return SKERRY_ABI; }
+#ifndef SKERRY_SOURCES
+#define SKERRY_SOURCES ""
+#endif
+const char *skerry_sources(void) { return SKERRY_SOURCES; }
 
 uint32_t skerry_paths(void) {
   uint32_t paths = SKERRY_PORTABLE;

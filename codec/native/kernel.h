@@ -1,8 +1,8 @@
 // The native kernel's C interface: what NumPy does in scan.py and context.py, a chunk at a time.
 //
 // Every function is pure and keeps no state, so threads may call at will.  Buffers are the caller's;
-// words are little-endian and may lie at any address.  A result below zero is an `Error`.  `path` is
-// one of `Path` that skerry_paths() has; all paths give the same bytes.
+// words are little-endian and may lie at any address.  A result below zero is a `skerry_error`.
+// `path` is one that skerry_paths() has; all give the same bytes.
 #ifndef SKERRY_KERNEL_H
 #define SKERRY_KERNEL_H
 
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { SKERRY_ABI = 1, SKERRY_CLASSES = 256, SKERRY_MAX_WORDS = 1 << 20 };
+enum { SKERRY_CLASSES = 256, SKERRY_MAX_WORDS = 1 << 20 };
 
 typedef enum { SKERRY_PORTABLE = 1, SKERRY_AVX2 = 2, SKERRY_AVX512 = 4 } skerry_path;
 
@@ -29,6 +29,7 @@ typedef enum {
   SKERRY_PADDING = -8,      // padding bits that are not zero
   SKERRY_SEED = -9,         // a last state that is not a seed
   SKERRY_STEP = -10,        // a step out of range
+  SKERRY_LONG = -11,        // more bytes than so many words can take
 } skerry_error;
 
 // How words are cut: `word` bytes each, class = (word >> shift) & mask, 0 for all if mask is 0.
@@ -38,13 +39,13 @@ typedef struct {
 
 // How one chunk is coded.  `rates` and `table_of` have an entry for each class: the rate code with
 // the chunk's tilt in it, or 255; the number of the magnitude table from 1, or 0.  Table t has
-// `sizes[t]` symbols from `offsets[t]` in `frequencies` and `starts`, and 4096 slots in `symbols`.
+// `sizes[t]` symbols from `offsets[t]` in `frequencies`, whose sum is 4096, and in `starts`.
 typedef struct {
   const uint8_t *rates, *table_of;
   uint32_t tables;
   const uint8_t *precisions;
   const uint32_t *offsets, *sizes;
-  const uint16_t *frequencies, *starts, *symbols;
+  const uint16_t *frequencies, *starts;
 } skerry_profile;
 
 // The changes of one chunk, in class order; each column has room for all of them.
@@ -55,7 +56,9 @@ typedef struct {
   uint8_t *downs;
 } skerry_changes;
 
-SKERRY_API int32_t skerry_abi(void);
+// What the library was built from: the digest that hatch_build.py gave the compiler, or "".
+SKERRY_API const char *skerry_sources(void);
+
 SKERRY_API uint32_t skerry_paths(void);
 
 // Set the bits of `bitmap`, (n + 63) / 64 items, where words differ; return how many do.
@@ -82,8 +85,8 @@ SKERRY_API int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype, co
                       const uint8_t *data, uint64_t size, const void *before, uint64_t n,
                       uint64_t capacity, int64_t *positions, void *after);
 
-// Write the words `after` to `positions`, all of which lie inside `words`.
-SKERRY_API int64_t skerry_apply(uint32_t word, void *words, const int64_t *positions,
+// Write the words `after` to `positions` in `words`, n of them.
+SKERRY_API int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,
                                 const void *after, uint64_t count);
 
 #ifdef __cplusplus

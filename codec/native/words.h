@@ -1,4 +1,7 @@
-// Words: how they are read, which class they have, and what a step is.
+// Words: how they are read and written, and in which order floats lie.
+//
+// No header that defines functions is included here: files for newer processors include this one
+// inside their target, and such a function would be compiled for them, for the whole program.
 #ifndef SKERRY_WORDS_H
 #define SKERRY_WORDS_H
 
@@ -25,11 +28,6 @@ inline Word load(const void *words, uint64_t at) {
 template <class Word>
 inline void store(void *words, uint64_t at, Word word) {
   std::memcpy(static_cast<char *>(words) + at * sizeof(Word), &word, sizeof(Word));
-}
-
-template <class Word>
-inline uint32_t class_of(Word word, const skerry_dtype &dtype) {
-  return static_cast<uint32_t>(word >> dtype.shift) & dtype.mask;
 }
 
 // Floats in numeric order, by the map of codec/steps.py; it is its own inverse.

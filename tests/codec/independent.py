@@ -280,6 +280,7 @@ def read_index(
         else:
             need(numbers[i] < len(profiles), "no such profile")
         size = low[i] + 128 * high[i]
+        need((4 if modes[i] < 3 else 1) <= size <= 16 * length + 64, "no such size of a chunk")
         chunks.append(Chunk(tensor, start, length, modes[i], numbers[i], tilt, size))
     listed = range(index.one())
     files = [(index.text(index.one()), index.one(), index.one()) for _ in listed]

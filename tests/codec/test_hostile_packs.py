@@ -151,6 +151,8 @@ def entry(**changes: int) -> ChunkEntry:
         ([entry(start=WORDS)], "words of a tensor of"),
         ([entry(start=2**61)], "words of a tensor of"),
         ([entry(count=0, size=0)], "0 words of a tensor"),
+        ([entry(size=0)], "0 bytes for 8 words"),
+        ([entry(size=193)], "193 bytes for 8 words"),
         ([entry(), entry()], "overlaps"),
         ([entry(), entry(start=4)], "overlaps"),
         ([entry(start=8), entry(start=0)], "overlaps"),

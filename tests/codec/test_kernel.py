@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,7 @@ from skerry.codec.errors import FormatError
 from skerry.codec.fold import apply_pack
 from skerry.codec.level import Level
 from skerry.codec.pack import Pack
+from skerry.codec.parallel import ordered
 from skerry.codec.profile import fit
 from skerry.codec.rates import Ints
 from skerry.codec.scan import CHUNK_WORDS, ChunkDiff
@@ -24,7 +28,7 @@ KERNELS = kernel.available()
 REFERENCE = KERNELS["numpy"]
 NATIVE = [name for name in KERNELS if name != "numpy"]
 
-pytestmark = pytest.mark.skipif(not NATIVE, reason="no C++ compiler was there to build the kernel")
+needs_native = pytest.mark.skipif(not NATIVE, reason="no C++ compiler was there")
 
 
 @st.composite
@@ -45,6 +49,7 @@ def settings_of(diff: ChunkDiff, dtype: str, contextual: bool, tilt: int) -> Cod
     return Coded(dtype=DTYPES[dtype], profile=profile, tilt=tilt, contextual=contextual)
 
 
+@needs_native
 @settings(deadline=None, max_examples=150)
 @given(chunk=chunks(), tilt=st.integers(-63, 63))
 def test_a_chunk_is_the_same_to_all(chunk: tuple[str, Words, Words, bool], tilt: int) -> None:
@@ -86,6 +91,7 @@ def check_one(
     assert np.array_equal(patched, new)
 
 
+@needs_native
 @settings(deadline=None, max_examples=200)
 @given(chunk=chunks(), data=st.data())
 def test_damage_is_refused_by_all_or_read_alike(
@@ -169,7 +175,76 @@ def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
         kernel.use("abacus")
 
 
-def test_words_that_are_not_contiguous_are_refused() -> None:
-    words = np.zeros(64, np.uint16)
-    with pytest.raises(ValueError, match="contiguous"):
-        KERNELS[NATIVE[0]].find_changes(words[::2], words[::2])
+def test_continuous_integration_has_the_native_kernel() -> None:
+    assert NATIVE or "CI" not in os.environ
+
+
+WORDS = np.arange(64, dtype=np.uint16)
+POSITIONS = np.array([3, 5])
+
+
+def read_only() -> Words:
+    words = WORDS.copy()
+    words.flags.writeable = False
+    return words
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("misuse", "rule"),
+    [
+        (lambda k: k.find_changes(WORDS[::2], WORDS[::2]), "contiguous"),
+        (lambda k: k.find_changes(WORDS, WORDS[:8]), "64 words"),
+        (lambda k: k.find_changes(WORDS, WORDS.astype(np.uint32)), "uint32"),
+        (lambda k: k.scan(WORDS, WORDS + 1, DTYPES["F8_E4M3"]), "F8_E4M3"),
+        (lambda k: k.apply(read_only(), POSITIONS, WORDS[:2]), "read-only"),
+        (lambda k: k.apply(WORDS.copy(), POSITIONS, WORDS[:1]), "1 new"),
+        (lambda k: k.apply(WORDS.copy(), POSITIONS.astype(np.int32), WORDS[:2]), "int32"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused_before_they_are_touched(
+    misuse: Callable[[kernel.Kernel], object], rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        misuse(KERNELS[NATIVE[0]])
+
+
+@needs_native
+@pytest.mark.parametrize("position", [-1, 64, 2**62])
+def test_a_position_outside_is_not_written(position: int) -> None:
+    with pytest.raises(IndexError):
+        KERNELS[NATIVE[0]].apply(WORDS.copy(), np.array([position]), WORDS[:1])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_work_on_threads_is_in_order_and_so_are_its_errors(threads: int) -> None:
+    def work(item: int) -> int:
+        if item == 20:
+            raise ZeroDivisionError
+        return item * item
+
+    def items() -> Iterator[int]:
+        yield from range(21)
+        raise KeyError("the items end badly")
+
+    found: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(ordered(work, items(), threads))
+    assert list(ordered(work, range(20), threads)) == [n * n for n in range(20)]
+    with pytest.raises(KeyError):
+        list(ordered(lambda item: item, items(), threads))
+
+
+def test_few_results_wait_for_a_slow_reader() -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(1, 100):
+            taken = number
+            yield number
+
+    results = ordered(lambda item: item, items(), 3)
+    assert next(results) == 1
+    assert taken <= 4
+    results.close()
