@@ -108,9 +108,10 @@ def write_index(index: PackIndex, tensors: Sequence[TensorSpec]) -> bytes:
     return bytes(out)
 
 
-def parse_index(data: bytes, tensors: Sequence[TensorSpec]) -> PackIndex:
+def parse_index(data: bytes, tensors: Sequence[TensorSpec], room: int | None = None) -> PackIndex:
     """Parse an index against the tensor table that it speaks of.
 
+    `room` is how many bytes follow it in its pack, where that is known: every chunk takes one.
     Chunks must ascend without overlap, lie inside their tensors and not cross a multiple of
     CHUNK_WORDS.  Raises FormatError.
     """
@@ -122,8 +123,8 @@ def parse_index(data: bytes, tensors: Sequence[TensorSpec]) -> PackIndex:
         profiles.append(_read_profile(reader, symbols_left))
         symbols_left -= sum(table.frequencies.size for table in profiles[-1].tables)
     count = reader.varint(MAX_CHUNKS)
-    if count > len(data):
-        raise LimitExceeded(f"{count} chunks in an index of {len(data)} bytes")
+    if count > len(data) or (room is not None and count > room):
+        raise LimitExceeded(f"{count} chunks in an index of {len(data)} bytes, {room} follow it")
     deltas = reader.varints(count, len(tensors))
     places = reader.varints(count, 1)
     explicit = reader.varints(2 * sum(places), _MAX_U62)

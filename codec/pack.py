@@ -85,7 +85,7 @@ class Pack:
         view = memoryview(data)
         at = HEADER.size + index_size
         index_bytes = decompress(bytes(view[HEADER.size : at]), MAX_INDEX_BYTES)
-        index = parse_index(index_bytes, layout.tensors)
+        index = parse_index(index_bytes, layout.tensors, len(data) - at)
         places = leaves_of(index.chunks, layout.tensors)
         sizes = [LEAF_CHECK_BYTES] * len(places)
         sizes += [file.stored for file in index.files]

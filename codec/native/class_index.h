@@ -1,7 +1,7 @@
 // A chunk's words by class: how many there are, the rank of a word in its class, the place of a rank.
 //
 // The index keeps a byte for each word, its class, and for each class that is common the number of
-// its words before every 512th.  A query adds up what one comparison a block of 64 says.  Words of
+// its words before every 256th.  A query adds up what comparisons of four blocks of 64 say.  Words of
 // rare classes are listed instead.  Each path has an implementation; all give the same answers.
 #ifndef SKERRY_CLASS_INDEX_H
 #define SKERRY_CLASS_INDEX_H
@@ -21,16 +21,16 @@ struct Chunk {
 };
 
 constexpr uint32_t kMostCommon = 32, kRare = 255;
-constexpr uint64_t kBlock = 64, kSpan = 512;  // words that a mask covers, and a count
+constexpr uint64_t kBlock = 64, kSpan = 256;  // words that a mask covers, and a count
 
 struct ClassIndex {
   uint32_t population[SKERRY_CLASSES];
   uint8_t slot[SKERRY_CLASSES];  // of each common class, kRare for the others
   uint32_t commons;
   uint8_t common[kMostCommon];
-  uint64_t spans;
+  uint64_t spans, row;  // how many counts a slot has, and how far apart those of two slots lie
   uint8_t *classes;  // of each word; as many more as fill the last span
-  uint32_t *counts;  // [slot][span]: words of that class before the span
+  uint32_t *counts;  // [slot * row + span]: words of that class before the span
   uint32_t *found;   // positions of words of rare classes, ascending
   uint32_t *rare;    // the same by class
   uint32_t rare_begin[SKERRY_CLASSES];
@@ -41,11 +41,13 @@ class OwnedIndex : public ClassIndex {
  public:
   explicit OwnedIndex(uint64_t n) {
     spans = (n + kSpan - 1) / kSpan;
+    // Not a power of two, at which all slots would share a few lines of the cache.
+    row = spans + 16;
     bytes_.reset(new uint8_t[spans * kSpan]);
-    words_.reset(new uint32_t[kMostCommon * spans + 2 * n]);
+    words_.reset(new uint32_t[kMostCommon * row + 2 * n]);
     classes = bytes_.get();
     counts = words_.get();
-    found = counts + kMostCommon * spans;
+    found = counts + kMostCommon * row;
     rare = found + n;
   }
 

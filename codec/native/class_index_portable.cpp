@@ -39,7 +39,7 @@ uint64_t walk(ClassIndex &index, uint64_t n) {
   for (uint64_t span = 0; span < index.spans; span++) {
     for (uint32_t k = 0; k < index.commons; k++) {
       const uint32_t c = index.common[k];
-      index.counts[k * index.spans + span] = seen[0][c] + seen[1][c] + seen[2][c] + seen[3][c];
+      index.counts[k * index.row + span] = seen[0][c] + seen[1][c] + seen[2][c] + seen[3][c];
     }
     const uint64_t end = (span + 1) * kSpan < n ? (span + 1) * kSpan : n;
     for (uint64_t at = span * kSpan; at < end; at++) {

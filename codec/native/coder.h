@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 namespace skerry {
@@ -66,7 +67,8 @@ inline uint32_t raw_width(uint32_t symbol, uint32_t precision) {
 // Writes raw bits, lowest first, into bytes that a chunk holds in reverse.
 class BitWriter {
  public:
-  explicit BitWriter(uint64_t expected_bytes) { bytes_.reserve(expected_bytes); }
+  // As many bits as will be written at most.
+  explicit BitWriter(uint64_t most_bits) : bytes_(new uint8_t[most_bits / 8 + 16]), end_(bytes_.get()) {}
 
   void put(uint64_t value, uint32_t width) {
     if (width > 32) {
@@ -76,28 +78,25 @@ class BitWriter {
     }
     held_ |= value << count_;
     count_ += width;
-    if (count_ >= 32) {
-      const auto low = static_cast<uint32_t>(held_);
-      const size_t at = bytes_.size();
-      bytes_.resize(at + 4);
-      std::memcpy(bytes_.data() + at, &low, 4);
-      held_ >>= 32;
-      count_ -= 32;
-    }
+    // Always, and over again: whether four bytes are full cannot be foretold.
+    std::memcpy(end_, &held_, 8);
+    const uint32_t full = count_ & 32;
+    end_ += full / 8;
+    held_ >>= full;
+    count_ -= full;
   }
 
   // Call once, at the end.
-  const std::vector<uint8_t> &finish() {
-    for (; count_; count_ -= count_ < 8 ? count_ : 8, held_ >>= 8) {
-      bytes_.push_back(static_cast<uint8_t>(held_));
-    }
-    return bytes_;
-  }
+  void finish() { end_ += (count_ + 7) / 8; }
+
+  const uint8_t *begin() const { return bytes_.get(); }
+  const uint8_t *end() const { return end_; }
 
  private:
-  std::vector<uint8_t> bytes_;
+  std::unique_ptr<uint8_t[]> bytes_;
+  uint8_t *end_;
   uint64_t held_ = 0;
-  uint32_t count_ = 0;
+  uint32_t count_ = 0;  // below 32
 };
 
 }  // namespace skerry

@@ -240,6 +240,7 @@ void write_ascending(const Chunk &chunk, const Decoded &found, const std::vector
     sum += popcount(bitmap[block]);
   }
   for (uint64_t i = 0; i < at.size(); i++) {
+    prefetch(chunk.words, at[std::min<uint64_t>(i + kAhead, at.size() - 1)] * sizeof(Word));
     const uint64_t block = at[i] / kBlock;
     const uint64_t below = bitmap[block] & ((uint64_t(1) << (at[i] % kBlock)) - 1);
     const uint64_t to = before[block] + popcount(below);

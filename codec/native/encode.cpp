@@ -1,4 +1,6 @@
 // The context coder's encoder; docs/patch-format.md has the rules, codec/context.py the reference.
+#include <algorithm>
+#include <memory>
 #include <new>
 #include <numeric>
 
@@ -17,7 +19,8 @@ uint32_t floor_log2(uint64_t value) { return 63 - static_cast<uint32_t>(__builti
 // One chunk on its way: symbols in order, raw bits in order.
 class Encoder {
  public:
-  Encoder(const skerry_profile &profile, uint64_t changes) : profile_(profile), raw_(2 * changes) {
+  // A change has at most 20 raw bits of a gap, 63 of a magnitude and a direction.
+  Encoder(const skerry_profile &profile, uint64_t changes) : profile_(profile), raw_(84 * changes) {
     symbols_.reserve(2 * changes);
   }
 
@@ -63,27 +66,30 @@ class Encoder {
     for (uint64_t i = 0; i < stored; i++) raw_.put(downs[i], 1);
     uint32_t seed = 0;
     for (uint64_t i = 0; i < kept; i++) seed |= uint32_t(downs[stored + i] != 0) << i;
-    std::vector<uint16_t> words;
-    words.reserve(symbols_.size() / 2 + 16);
-    uint64_t state = kLow + seed;
+    std::unique_ptr<uint16_t[]> words(new uint16_t[symbols_.size() + 1]);
+    uint16_t *word = words.get();
+    uint32_t state = kLow + seed;
     for (auto symbol = symbols_.rbegin(); symbol != symbols_.rend(); ++symbol) {
-      uint32_t f = symbol->frequency;
-      if (state >= uint64_t(f) << (32 - kTotalBits)) {
-        words.push_back(static_cast<uint16_t>(state));
-        state >>= 16;
-      }
-      uint32_t x = static_cast<uint32_t>(state), quotient = x / f;
-      state = (uint64_t(quotient) << kTotalBits) + (x - quotient * f) + symbol->start;
+      const uint32_t f = symbol->frequency;
+      // Without a branch, since no one can foretell it.
+      const bool full = state >= uint64_t(f) << (32 - kTotalBits);
+      *word = static_cast<uint16_t>(state);
+      word += full;
+      state = full ? state >> 16 : state;
+      const uint32_t quotient = state / f;
+      state = (quotient << kTotalBits) + (state - quotient * f) + symbol->start;
     }
-    const std::vector<uint8_t> &raw = raw_.finish();
-    uint64_t size = 4 + 2 * words.size() + raw.size();
+    raw_.finish();
+    const auto raw_size = static_cast<uint64_t>(raw_.end() - raw_.begin());
+    const uint64_t size = 4 + 2 * static_cast<uint64_t>(word - words.get()) + raw_size;
     if (size > capacity) return static_cast<int64_t>(size);
     for (int i = 0; i < 4; i++) *out++ = static_cast<uint8_t>(state >> (8 * i));
-    for (auto word = words.rbegin(); word != words.rend(); ++word) {
+    while (word != words.get()) {
+      word--;
       *out++ = static_cast<uint8_t>(*word);
       *out++ = static_cast<uint8_t>(*word >> 8);
     }
-    for (auto byte = raw.rbegin(); byte != raw.rend(); ++byte) *out++ = *byte;
+    std::reverse_copy(raw_.begin(), raw_.end(), out);
     return static_cast<int64_t>(size);
   }
 

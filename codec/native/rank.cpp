@@ -1,6 +1,7 @@
 // The changes of a chunk: each with its class, its rank among the words of that, and its step.
 #include <algorithm>
 #include <new>
+#include <vector>
 
 #include "class_index.h"
 #include "kernel.h"
@@ -14,6 +15,8 @@ int64_t rank(skerry_path path, const Chunk &chunk, const void *after, const uint
              int64_t *population, int64_t *changed, skerry_changes *out) {
   std::fill(changed, changed + SKERRY_CLASSES, 0);
   std::fill(population, population + SKERRY_CLASSES, 0);
+  uint64_t count = 0;
+  for (uint64_t block = 0; block < (chunk.n + 63) / 64; block++) count += popcount(bitmap[block]);
   const bool is_float = chunk.dtype.is_float;
   auto describe = [&](uint64_t to, uint32_t at, uint32_t c, uint32_t rank) {
     constexpr uint32_t top = 8 * sizeof(Word) - 1;
@@ -26,10 +29,10 @@ int64_t rank(skerry_path path, const Chunk &chunk, const void *after, const uint
     out->downs[to] = down;
   };
   if (!chunk.dtype.mask) {
-    uint64_t count = 0;
+    uint64_t next = 0;
     each_set(bitmap, chunk.n, [&](uint64_t position) {
       const auto at = static_cast<uint32_t>(position);
-      describe(count++, at, 0, at);
+      describe(next++, at, 0, at);
     });
     population[0] = static_cast<int64_t>(chunk.n);
     changed[0] = static_cast<int64_t>(count);
@@ -39,18 +42,29 @@ int64_t rank(skerry_path path, const Chunk &chunk, const void *after, const uint
   OwnedIndex index(chunk.n);
   queries.build(chunk, index);
   std::copy(index.population, index.population + SKERRY_CLASSES, population);
-  each_set(bitmap, chunk.n, [&](uint64_t at) { changed[index.classes[at]]++; });
-  // A counting sort: by class, and within one as they come.
-  uint64_t place[SKERRY_CLASSES], count = 0;
-  for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
-    place[c] = count;
-    count += static_cast<uint64_t>(changed[c]);
+  std::vector<uint32_t> positions;
+  positions.reserve(count);
+  each_set(bitmap, chunk.n, [&](uint64_t at) { positions.push_back(static_cast<uint32_t>(at)); });
+  for (uint64_t i = 0; i < count; i++) {
+    prefetch(index.classes, positions[std::min(i + kAhead, count - 1)]);
+    changed[index.classes[positions[i]]]++;
   }
-  each_set(bitmap, chunk.n, [&](uint64_t position) {
-    const auto at = static_cast<uint32_t>(position);
-    const uint32_t c = index.classes[at];
+  // A counting sort: by class, and within one as they come.
+  uint64_t place[SKERRY_CLASSES], sum = 0;
+  for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
+    place[c] = sum;
+    sum += static_cast<uint64_t>(changed[c]);
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    const uint64_t next = positions[std::min(i + kAhead, count - 1)];
+    prefetch(chunk.words, next * sizeof(Word));
+    prefetch(after, next * sizeof(Word));
+    for (uint64_t line = 0; line < kSpan; line += 64) {
+      prefetch(index.classes, next / kSpan * kSpan + line);
+    }
+    const uint32_t at = positions[i], c = index.classes[at];
     describe(place[c]++, at, c, queries.rank(index, at));
-  });
+  }
   return static_cast<int64_t>(count);
 }
 

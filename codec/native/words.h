@@ -54,6 +54,13 @@ inline bool is_sound(const skerry_dtype &dtype) {
          dtype.shift < 8 * dtype.word && dtype.mask < SKERRY_CLASSES;
 }
 
+// How many changes ahead a loop asks for memory that it will read: changes lie far apart.
+constexpr uint64_t kAhead = 16;
+
+inline void prefetch(const void *base, uint64_t byte) {
+  __builtin_prefetch(static_cast<const char *>(base) + byte);
+}
+
 inline uint32_t popcount(uint64_t bits) { return static_cast<uint32_t>(__builtin_popcountll(bits)); }
 inline uint32_t lowest(uint64_t bits) { return static_cast<uint32_t>(__builtin_ctzll(bits)); }
 

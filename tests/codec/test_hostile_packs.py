@@ -215,3 +215,11 @@ def test_magnitude_tables_that_would_fill_the_memory_are_refused() -> None:
         assert tracemalloc.get_traced_memory()[1] < 64_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_more_chunks_than_bytes_to_hold_them_are_refused_before_they_are_read() -> None:
+    index = bytes([0, 0]) + bytes([0x80, 0x89, 0x7A]) + bytes(8 * 2_000_000)
+    stored = compress(index)
+    assert len(stored) < 2000
+    with pytest.raises(LimitExceeded, match="2000000 chunks"):
+        Pack.parse(HEADER.pack(MAGIC, 1, len(stored), bytes(32)) + stored, BASE.layout)

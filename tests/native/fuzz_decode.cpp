@@ -188,7 +188,7 @@ Bytes forge(Input &input, uint64_t n, const Profile &whole) {
     uint32_t start, frequency;
   };
   std::vector<Symbol> symbols(n, {0, skerry::gap_tables().cumulative[rate.table][1]});
-  skerry::BitWriter raw(64);
+  skerry::BitWriter raw(n * (kMaxSymbols + 32));
   for (uint64_t i = 0; i < n; i++) raw.put(0, rate.shift);
   const uint32_t table = profile.table_of[0] - 1u;
   std::vector<uint64_t> downs;
@@ -221,7 +221,8 @@ Bytes forge(Input &input, uint64_t n, const Profile &whole) {
     payload.push_back(static_cast<uint8_t>(*word));
     payload.push_back(static_cast<uint8_t>(*word >> 8));
   }
-  const Bytes &bits = raw.finish();
+  raw.finish();
+  const Bytes bits(raw.begin(), raw.end());
   payload.insert(payload.end(), bits.rbegin(), bits.rend());
   return payload;
 }
