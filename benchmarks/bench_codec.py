@@ -10,8 +10,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -120,22 +121,22 @@ def codec(
         slice_bytes=slice_mib << 20,
         memcpy={count: memcpy_speed(count) for count in counts},
     )
-    cases = [case for recipe in recipes for case in _trace_cases(trace_dir, recipe, plan, tell)]
+    settings = {
+        "gigabytes": gigabytes, "densities": shares, "dtypes": kinds, "threads": counts,
+        "steps": steps, "model": model, "starts": trace_starts, "rivals": rivals.value,
+        "slice_bytes": plan.slice_bytes, "seed": seed,
+    }  # fmt: skip
+    cases = chain.from_iterable(_trace_cases(trace_dir, recipe, plan, tell) for recipe in recipes)
     if only is not Only.TRACE:
-        cases += _simulated_cases(kinds, shares, int(gigabytes * 1e9), seed, plan, tell)
-    results = Results(
-        machine=about,
-        memcpy=plan.memcpy,
-        settings={
-            "gigabytes": gigabytes, "densities": shares, "dtypes": kinds, "threads": counts,
-            "steps": steps, "model": model, "starts": trace_starts, "rivals": rivals.value,
-            "slice_bytes": plan.slice_bytes, "seed": seed,
-        },
-        cases=cases,
-        seconds=time.monotonic() - began,
-    )  # fmt: skip
-    if json_file is not None:
-        json_file.write_text(json.dumps(asdict(results), indent=1) + "\n")
+        simulated = _simulated_cases(kinds, shares, int(gigabytes * 1e9), seed, plan, tell)
+        cases = chain(cases, simulated)
+    results = Results(machine=about, memcpy=plan.memcpy, settings=settings, cases=[], seconds=0.0)
+    for case in cases:
+        seconds = time.monotonic() - began
+        results = replace(results, cases=[*results.cases, case], seconds=seconds)
+        # After every case: a run takes long, and may be ended.
+        if json_file is not None:
+            json_file.write_text(json.dumps(asdict(results), indent=1) + "\n")
     show(results)
 
 

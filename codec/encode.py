@@ -35,9 +35,9 @@ from skerry.codec.weights import WeightsDigest
 PENDING_CHANGES = 1 << 23
 _INDEX_LEVEL = 19
 _FILE_LEVEL = 19
-# Dense forms are tried when coding would cost over 1/8, or 1/32, of the raw words.
-_TRY_DENSE_FROM = {Level.FAST: 8, Level.DEFAULT: 8, Level.MAX: 32}
-_DENSE_LEVEL = {Level.FAST: 3, Level.DEFAULT: 3, Level.MAX: 19}  # of zstd
+# Dense forms are tried when coding would cost over 1/8, or 1/16, of the raw words.
+_TRY_DENSE_FROM = {Level.FAST: 8, Level.DEFAULT: 8, Level.MAX: 16}
+_DENSE_LEVEL = {Level.FAST: 3, Level.DEFAULT: 3, Level.MAX: 12}  # of zstd; 19 takes minutes a GB
 _MOST_BYTES_PER_CHANGE = 4  # of two-byte words, which wider ones only exceed in bigger chunks
 _SAMPLE = 4096  # magnitudes that an estimate looks at
 

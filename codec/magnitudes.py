@@ -16,7 +16,7 @@ import numpy.typing as npt
 from skerry.codec.errors import FormatError
 from skerry.codec.rates import TOTAL, Ints
 from skerry.codec.scan import CLASSES
-from skerry.codec.steps import MAX_PRECISION, U64, to_symbols
+from skerry.codec.steps import MAX_PRECISION, U64, floor_log2, symbols_of, to_symbols
 
 MAX_TABLES = 32
 MAX_SYMBOLS = 1 << 14  # of a table: the most that BF16 needs at the highest precision
@@ -68,9 +68,10 @@ class _Group:
 
     def __post_init__(self) -> None:
         # Past its largest value's octave every precision is the same.
-        enough = min(MAX_PRECISION, int(self.values[-1]).bit_length())
+        exponent = floor_log2(self.values)
+        enough = min(MAX_PRECISION, int(exponent[-1]) + 1)
         self.bits, self.precision = min(
-            (_cost(self.values, self.counts, s), s) for s in range(enough + 1)
+            (_cost(self.values, exponent, self.counts, s), s) for s in range(enough + 1)
         )
 
     def merged(self, other: _Group) -> _Group:
@@ -125,9 +126,9 @@ def _merge(groups: list[_Group]) -> None:
             unions[best] = groups[best].merged(groups[best + 1])
 
 
-def _cost(values: U64, counts: Ints, precision: int) -> float:
+def _cost(values: U64, exponent: Ints, counts: Ints, precision: int) -> float:
     """Return about how many bits the symbols, their raw bits and their table take."""
-    symbols, _, widths = to_symbols(values, precision)
+    symbols, _, widths = symbols_of(values, exponent, precision)
     if symbols[-1] >= MAX_SYMBOLS:
         return np.inf
     seen = np.bincount(symbols, counts).astype(np.int64)

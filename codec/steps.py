@@ -45,8 +45,12 @@ def take_steps(old: Words, magnitude: U64, down: npt.NDArray[np.bool_], dtype: D
 
 def to_symbols(magnitude: U64, precision: Ints | int) -> tuple[Ints, U64, Ints]:
     """Return symbol, raw bits and their number for each magnitude, shape [n] each."""
+    return symbols_of(magnitude, floor_log2(magnitude), precision)
+
+
+def symbols_of(magnitude: U64, exponent: Ints, precision: Ints | int) -> tuple[Ints, U64, Ints]:
+    """Do as `to_symbols` does where floor(log2 m) is known."""
     s = np.broadcast_to(np.asarray(precision, np.int64), magnitude.shape)
-    exponent = _floor_log2(magnitude)
     width = np.maximum(exponent - s, 0)
     top = (magnitude >> width.astype(np.uint64)).astype(np.int64)  # below 2^(s+1)
     # With raw bits the top has its highest bit set; each octave then takes up 2^s symbols.
@@ -91,7 +95,7 @@ def _mask(dtype: DType) -> np.uint64:
     return np.uint64((1 << (8 * dtype.word)) - 1)
 
 
-def _floor_log2(values: U64) -> Ints:
+def floor_log2(values: U64) -> Ints:
     """Exact for all 64 bits, which floating point is not."""
     result = np.zeros(values.shape, np.int64)
     rest = values.copy()
