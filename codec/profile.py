@@ -80,7 +80,7 @@ def fit(diffs: Sequence[ChunkDiff]) -> tuple[Profile, Ints]:
     return Profile(rates=rates, table_of=table_of, tables=tables), tilts
 
 
-def _tilted(rates: Ints, tilt: int) -> Ints:
+def _tilted(rates: Ints, tilt: int | Ints) -> Ints:
     return np.where(
         _is_fixed(rates), rates, np.minimum(np.maximum(rates + tilt, TILTED_FROM), MAX_RATE)
     )
@@ -96,7 +96,7 @@ def _best_tilts(population: Ints, changed: Ints, rates: Ints) -> Ints:
     used = np.flatnonzero(rates != NEVER)
     k = changed[:, used].astype(np.float64)
     rest = population[:, used].astype(np.float64) - k
-    tilted = np.stack([_tilted(rates[used], int(tilt)) for tilt in _TILTS], axis=1)
+    tilted = _tilted(rates[used, None], _TILTS)  # shape [classes, tilts]
     costs = k @ _CHANGED[tilted] + rest @ _UNCHANGED[tilted]  # shape [chunks, tilts]
     best: Ints = _TILTS[np.argmin(costs, axis=1)]
     return best

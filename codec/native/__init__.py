@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from importlib.resources import as_file, files
 
@@ -74,8 +73,12 @@ _INT, _WORDS, _COUNT, _POINTER = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64,
 _SIGNATURES = {
     "diff": (_INT, _WORDS, _POINTER, _POINTER, _COUNT, _POINTER),
     "positions": (_POINTER, _COUNT, _POINTER),
-    "rank": (
+    "scan": (
         *(_INT, ctypes.POINTER(_DType), _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER),
+        _POINTER,
+    ),
+    "describe": (
+        *(ctypes.POINTER(_DType), _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _POINTER),
         ctypes.POINTER(_Changes),
     ),
     "encode": (
@@ -134,7 +137,11 @@ class NativeKernel:
         self._path = path
 
     def find_changes(self, old: Words, new: Words) -> Ints:
-        count, bitmap = self._diff(old, new)
+        _check_alike(old, new)
+        bitmap = np.empty(-(-old.size // _BLOCK), np.uint64)
+        count = self._library.skerry_diff(
+            self._path, old.itemsize, _address(old), _address(new), old.size, _address(bitmap)
+        )
         positions = np.empty(count, np.int64)
         self._library.skerry_positions(_address(bitmap), old.size, _address(positions))
         return positions
@@ -142,38 +149,42 @@ class NativeKernel:
     def scan(
         self, old: Words, new: Words, dtype: DType, *, contextual: bool = True
     ) -> ChunkDiff | None:
-        count, bitmap = self._diff(_typed(old, dtype), new)
-        if not count:
+        _check_alike(_typed(old, dtype), new)
+        before, after, c_dtype = _address(old), _address(new), _dtype(dtype, contextual)
+        found = np.empty((2, old.size), np.uint32)  # positions, ranks; most of it is never touched
+        positions, ranks = map(_address, found)
+        counts = np.empty((2, CLASSES), np.int64)
+        population, changed = map(_address, counts)
+        size = self._library.skerry_scan(
+            *(self._path, ctypes.byref(c_dtype), before, after, old.size, positions, ranks),
+            *(population, changed),
+        )
+        _check(size, dtype)
+        if not size:
             return None
         diff = ChunkDiff(
-            population=np.empty(CLASSES, np.int64),
-            changed=np.empty(CLASSES, np.int64),
-            classes=np.empty(count, np.uint8),
-            ranks=np.empty(count, np.uint32),
-            magnitude=np.empty(count, np.uint64),
-            down=np.empty(count, np.bool_),
+            population=counts[0],
+            changed=counts[1],
+            classes=np.empty(size, np.uint8),
+            ranks=np.empty(size, np.uint32),
+            magnitude=np.empty(size, np.uint64),
+            down=np.empty(size, np.bool_),
         )
-        found = self._library.skerry_rank(
-            self._path,
-            ctypes.byref(_dtype(dtype, contextual)),
-            _address(old),
-            _address(new),
-            old.size,
-            _address(bitmap),
-            _address(diff.population),
-            _address(diff.changed),
+        self._library.skerry_describe(
+            *(ctypes.byref(c_dtype), before, after, old.size, positions, ranks, size, changed),
             ctypes.byref(_changes(diff)),
         )
-        _check(found, dtype)
         return diff
 
     def encode(
         self, diffs: Sequence[ChunkDiff], settings: Sequence[Coded], threads: int
     ) -> list[bytes]:
-        profiles = {id(setting.profile): setting.profile for setting in settings}
-        tables = {number: _Tables(profile) for number, profile in profiles.items()}
-        encode = partial(self._encode, tables)
-        return list(ordered(encode, zip(diffs, settings, strict=True), threads))
+        profiles = _Profiles()
+        items = (
+            (diff, setting.dtype, profiles.of(setting))
+            for diff, setting in zip(diffs, settings, strict=True)
+        )
+        return list(ordered(self._encode, items, threads))
 
     def decode(
         self,
@@ -181,14 +192,11 @@ class NativeKernel:
         bases: Sequence[Words],
         settings: Sequence[Coded],
     ) -> list[tuple[Ints, Words]]:
-        results = []
-        tables: _Tables | None = None
-        for chunk, base, setting in zip(chunks, bases, settings, strict=True):
-            # Only the last are kept: a hostile pack can have a thousand profiles.
-            if tables is None or tables.profile is not setting.profile:
-                tables = _Tables(setting.profile)
-            results.append(self._decode(tables, chunk, base, setting))
-        return results
+        profiles = _Profiles()
+        return [
+            self._decode(chunk, base, setting, profiles.of(setting))
+            for chunk, base, setting in zip(chunks, bases, settings, strict=True)
+        ]
 
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
         if not words.flags.writeable:
@@ -209,20 +217,10 @@ class NativeKernel:
         if done < 0:
             raise IndexError(f"a position is outside the {words.size} words")
 
-    def _diff(self, old: Words, new: Words) -> tuple[int, npt.NDArray[np.uint64]]:
-        if old.shape != new.shape or old.dtype != new.dtype:
-            raise ValueError(f"{old.size} words of {old.dtype} against {new.size} of {new.dtype}")
-        bitmap = np.empty(-(-old.size // _BLOCK), np.uint64)
-        count = self._library.skerry_diff(
-            self._path, old.itemsize, _address(old), _address(new), old.size, _address(bitmap)
-        )
-        return count, bitmap
-
-    def _encode(self, tables: Mapping[int, _Tables], item: tuple[ChunkDiff, Coded]) -> bytes:
-        diff, setting = item
+    def _encode(self, item: tuple[ChunkDiff, DType, _CProfile]) -> bytes:
+        diff, dtype, profile = item
         if int(diff.changed.sum()) != diff.ranks.size:
             raise ValueError(f"{int(diff.changed.sum())} changes, but {diff.ranks.size} ranks")
-        profile = tables[id(setting.profile)].with_rates(setting.profile.tilted(setting.tilt))
         capacity = 4096 + 8 * diff.ranks.size
         while True:
             out = np.empty(capacity, np.uint8)
@@ -234,16 +232,15 @@ class NativeKernel:
                 _address(out),
                 capacity,
             )
-            _check(size, setting.dtype)
+            _check(size, dtype)
             if size <= capacity:
                 return out[:size].tobytes()
             capacity = size
 
     def _decode(
-        self, tables: _Tables, payload: bytes | memoryview, base: Words, setting: Coded
+        self, payload: bytes | memoryview, base: Words, setting: Coded, profile: _CProfile
     ) -> tuple[Ints, Words]:
         data = np.frombuffer(payload, np.uint8)
-        profile = tables.with_rates(setting.profile.tilted(setting.tilt))
         # Each change has a direction, a bit of the payload or one of the seed's.
         capacity = min(base.size, 8 * data.size + _SEED_BITS)
         positions = np.empty(capacity, np.int64)
@@ -272,29 +269,43 @@ class _CProfile:
     held: tuple[npt.NDArray[np.generic], ...]
 
 
-class _Tables:
-    """A profile's magnitude tables, one after another."""
+class _Profiles:
+    """The C profiles of a pack's chunks, made as they are asked for.
 
-    def __init__(self, profile: Profile) -> None:
-        tables = profile.tables
-        sizes = [table.frequencies.size for table in tables]
-        nothing = np.zeros(0, np.uint16)
-        self.profile = profile
-        self._columns: tuple[npt.NDArray[np.generic], ...] = (
-            profile.table_of.astype(np.uint8),
-            np.array([table.precision for table in tables], np.uint8),
-            np.cumsum([0, *sizes[:-1]]).astype(np.uint32),
-            np.array(sizes, np.uint32),
-            np.concatenate([nothing, *(table.frequencies for table in tables)]),
-            np.concatenate([nothing, *(table.starts for table in tables)]),
-        )
+    Those of the last profile are kept, not more: a hostile pack can have a thousand.
+    """
 
-    def with_rates(self, rates: Ints) -> _CProfile:
-        """Return the C profile of a chunk with these rate codes."""
-        narrow = rates.astype(np.uint8)
-        table_of, *columns = map(_address, self._columns)
-        structure = _Profile(_address(narrow), table_of, len(self.profile.tables), *columns)
-        return _CProfile(structure, (narrow, *self._columns))
+    def __init__(self) -> None:
+        self._profile: Profile | None = None
+        self._tables: tuple[npt.NDArray[np.generic], ...] = ()
+        self._tilted: dict[int, _CProfile] = {}
+
+    def of(self, setting: Coded) -> _CProfile:
+        if self._profile is not setting.profile:
+            self._profile, self._tables = setting.profile, _tables(setting.profile)
+            self._tilted = {}
+        found = self._tilted.get(setting.tilt)
+        if found is None:
+            rates = setting.profile.tilted(setting.tilt).astype(np.uint8)
+            table_of, *columns = map(_address, self._tables)
+            structure = _Profile(_address(rates), table_of, len(setting.profile.tables), *columns)
+            found = self._tilted[setting.tilt] = _CProfile(structure, (rates, *self._tables))
+        return found
+
+
+def _tables(profile: Profile) -> tuple[npt.NDArray[np.generic], ...]:
+    """Return the columns of a profile's magnitude tables, one table after another."""
+    tables = profile.tables
+    sizes = [table.frequencies.size for table in tables]
+    nothing = np.zeros(0, np.uint16)
+    return (
+        profile.table_of.astype(np.uint8),
+        np.array([table.precision for table in tables], np.uint8),
+        np.cumsum([0, *sizes[:-1]]).astype(np.uint32),
+        np.array(sizes, np.uint32),
+        np.concatenate([nothing, *(table.frequencies for table in tables)]),
+        np.concatenate([nothing, *(table.starts for table in tables)]),
+    )
 
 
 def _dtype(dtype: DType, contextual: bool) -> _DType:
@@ -316,6 +327,11 @@ def _typed(words: Words, dtype: DType) -> Words:
     if words.dtype != dtype.numpy:
         raise ValueError(f"words of {dtype.name} are {dtype.numpy}, found {words.dtype}")
     return words
+
+
+def _check_alike(old: Words, new: Words) -> None:
+    if old.shape != new.shape or old.dtype != new.dtype:
+        raise ValueError(f"{old.size} words of {old.dtype} against {new.size} of {new.dtype}")
 
 
 def _column(array: npt.NDArray[np.generic], kind: type[np.generic], size: int) -> int:

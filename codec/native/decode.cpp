@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <new>
 
-#include "class_index.h"
 #include "coder.h"
 #include "kernel.h"
+#include "path.h"
 #include "words.h"
 
 namespace skerry {
@@ -215,13 +215,13 @@ Word take_step(Word before, uint64_t magnitude, bool down, bool is_float) {
 }
 
 // Find the words of all ranks: the place of each change, in class order.
-std::vector<uint32_t> places(const ClassQueries &queries, const ClassIndex &index,
+std::vector<uint32_t> places(const Path &way, const ClassIndex &index,
                              const Decoded &found) {
   std::vector<uint32_t> positions(found.ranks.size());
   for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
     const uint64_t begin = found.begin[c], count = found.begin[c + 1] - begin;
     if (count) {
-      queries.select(index, c, found.ranks.data() + begin, count, positions.data() + begin);
+      way.select(index, c, found.ranks.data() + begin, count, positions.data() + begin);
     }
   }
   return positions;
@@ -261,12 +261,12 @@ int64_t decode(skerry_path path, const Chunk &chunk, const skerry_profile &profi
     write_ascending<Word>(chunk, found, found.ranks, positions, after);
     return static_cast<int64_t>(found.ranks.size());
   }
-  const ClassQueries &queries = queries_of(path);
+  const Path &way = path_of(path);
   OwnedIndex index(chunk.n);
-  queries.build(chunk, index);
+  way.build(chunk, index);
   const Decoded found = read(profile, data, size, chunk.n, index.population);
   if (found.ranks.size() > capacity) return SKERRY_ARGUMENT;
-  write_ascending<Word>(chunk, found, places(queries, index, found), positions, after);
+  write_ascending<Word>(chunk, found, places(way, index, found), positions, after);
   return static_cast<int64_t>(found.ranks.size());
 }
 
@@ -292,18 +292,4 @@ extern "C" int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype,
     return SKERRY_MEMORY;
   }
   return count;
-}
-
-extern "C" int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,
-                                const void *after, uint64_t count) {
-  int64_t result = SKERRY_ARGUMENT;
-  skerry::with_word(word, [&](auto w) {
-    for (uint64_t i = 0; i < count; i++) {
-      const auto at = static_cast<uint64_t>(positions[i]);
-      if (at >= n) return;
-      skerry::store(words, at, skerry::load<decltype(w)>(after, i));
-    }
-    result = static_cast<int64_t>(count);
-  });
-  return result;
 }

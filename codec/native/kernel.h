@@ -68,11 +68,17 @@ SKERRY_API int64_t skerry_diff(skerry_path path, uint32_t word, const void *befo
 // Write the positions of the bits that are set, ascending; `positions` has room for all.
 SKERRY_API int64_t skerry_positions(const uint64_t *bitmap, uint64_t n, int64_t *positions);
 
-// Count the classes of n words, at most 2^20, of which `bitmap` says that they changed, and describe
-// the changes.  Returns their number.
-SKERRY_API int64_t skerry_rank(skerry_path path, const skerry_dtype *dtype, const void *before, const void *after,
-                    uint64_t n, const uint64_t *bitmap, int64_t *population, int64_t *changed,
-                    skerry_changes *changes);
+// Find what changed in n words, at most 2^20: return how many changes there are, write their positions,
+// ascending, and each one's rank among the words of its class (both have room for n), and count the
+// words of each class and those of them that changed.  The counts are written only if anything did.
+SKERRY_API int64_t skerry_scan(skerry_path path, const skerry_dtype *dtype, const void *before, const void *after,
+                    uint64_t n, uint32_t *positions, uint32_t *ranks, int64_t *population,
+                    int64_t *changed);
+
+// Describe the changes that skerry_scan found, in class order.
+SKERRY_API int64_t skerry_describe(const skerry_dtype *dtype, const void *before, const void *after, uint64_t n,
+                        uint32_t *positions, uint32_t *ranks, uint64_t count, const int64_t *changed,
+                        skerry_changes *changes);
 
 // Code the changes.  Returns the size of the chunk; nothing is written if that is above `capacity`.
 SKERRY_API int64_t skerry_encode(const skerry_profile *profile, const int64_t *population, const int64_t *changed,

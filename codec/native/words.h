@@ -49,9 +49,11 @@ inline bool with_word(uint32_t size, F f) {
   }
 }
 
+// A class lies within its word: paths that take words together rely on it.
 inline bool is_sound(const skerry_dtype &dtype) {
   return (dtype.word == 1 || dtype.word == 2 || dtype.word == 4 || dtype.word == 8) &&
-         dtype.shift < 8 * dtype.word && dtype.mask < SKERRY_CLASSES;
+         dtype.shift < 8 * dtype.word && dtype.mask < SKERRY_CLASSES &&
+         uint64_t(dtype.mask) << dtype.shift >> (8 * dtype.word - 1) <= 1;
 }
 
 // How many changes ahead a loop asks for memory that it will read: changes lie far apart.
@@ -61,8 +63,25 @@ inline void prefetch(const void *base, uint64_t byte) {
   __builtin_prefetch(static_cast<const char *>(base) + byte);
 }
 
-inline uint32_t popcount(uint64_t bits) { return static_cast<uint32_t>(__builtin_popcountll(bits)); }
+inline uint32_t popcount(uint64_t bits) {
+#if defined(__x86_64__) && !defined(__POPCNT__)
+  // The builtin would call a library.  Sums of bits within pairs, nibbles, bytes, then of all bytes.
+  bits -= bits >> 1 & 0x5555555555555555;
+  bits = (bits & 0x3333333333333333) + (bits >> 2 & 0x3333333333333333);
+  return static_cast<uint32_t>(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56);
+#else
+  return static_cast<uint32_t>(__builtin_popcountll(bits));
+#endif
+}
 inline uint32_t lowest(uint64_t bits) { return static_cast<uint32_t>(__builtin_ctzll(bits)); }
+
+// The classes of 64 words; compilers make vectors of it.
+template <class Word>
+inline void narrow_block(const char *words, uint32_t shift, uint32_t mask, uint8_t *classes) {
+  for (uint64_t i = 0; i < 64; i++) {
+    classes[i] = static_cast<uint8_t>(load<Word>(words, i) >> shift & mask);
+  }
+}
 
 // Call `f` with each position whose bit is set, ascending.
 template <class F>

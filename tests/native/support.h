@@ -186,10 +186,18 @@ inline Scan scan(skerry_path path, const Case &chunk, const Bytes &after) {
   scan.positions.resize(count);
   scan.population.resize(SKERRY_CLASSES);
   scan.changed.resize(SKERRY_CLASSES);
-  skerry_changes columns = scan.columns();
   CLAIM(skerry_positions(bitmap.get(), n, scan.positions.data()) == found);
-  CLAIM(skerry_rank(path, &chunk.dtype, old_words.data(), new_words.data(), n, bitmap.get(),
-                    scan.population.data(), scan.changed.data(), &columns) == found);
+  std::unique_ptr<uint32_t[]> positions(new uint32_t[n]), ranks(new uint32_t[n]);
+  CLAIM(skerry_scan(path, &chunk.dtype, old_words.data(), new_words.data(), n, positions.get(),
+                    ranks.get(), scan.population.data(), scan.changed.data()) == found);
+  CLAIM(std::equal(scan.positions.begin(), scan.positions.end(), positions.get()));
+  // Without a change nothing is counted; a chunk can be coded all the same.
+  for (uint64_t at = 0; !count && at < n; at++) {
+    scan.population[load(chunk.before, at, chunk.dtype.word) >> chunk.dtype.shift & chunk.dtype.mask]++;
+  }
+  skerry_changes columns = scan.columns();
+  CLAIM(skerry_describe(&chunk.dtype, old_words.data(), new_words.data(), n, positions.get(),
+                        ranks.get(), count, scan.changed.data(), &columns) == found);
   return scan;
 }
 

@@ -1,10 +1,10 @@
-// A chunk's words by class: how many there are, the rank of a word in its class, the place of a rank.
+// What a path implements: comparing words, and counting them by class.
 //
-// The index keeps a byte for each word, its class, and for each class that is common the number of
-// its words before every 256th.  A query adds up what comparisons of four blocks of 64 say.  Words of
-// rare classes are listed instead.  Each path has an implementation; all give the same answers.
-#ifndef SKERRY_CLASS_INDEX_H
-#define SKERRY_CLASS_INDEX_H
+// The index of a chunk keeps a byte for each word, its class, and for each class that is common the
+// number of its words before every 256th.  A query adds up what comparisons of four blocks of 64 say.
+// Words of rare classes are listed instead.  All paths give the same answers.
+#ifndef SKERRY_PATH_H
+#define SKERRY_PATH_H
 
 #include <cstdint>
 #include <memory>
@@ -23,11 +23,15 @@ struct Chunk {
 constexpr uint32_t kMostCommon = 32, kRare = 255;
 constexpr uint64_t kBlock = 64, kSpan = 256;  // words that a mask covers, and a count
 
+// Classes that are worth a comparison in every block.
+struct Commons {
+  uint32_t count;
+  uint8_t classes[kMostCommon];
+};
+
 struct ClassIndex {
   uint32_t population[SKERRY_CLASSES];
   uint8_t slot[SKERRY_CLASSES];  // of each common class, kRare for the others
-  uint32_t commons;
-  uint8_t common[kMostCommon];
   uint64_t spans, row;  // how many counts a slot has, and how far apart those of two slots lie
   uint8_t *classes;  // of each word; as many more as fill the last span
   uint32_t *counts;  // [slot * row + span]: words of that class before the span
@@ -44,11 +48,11 @@ class OwnedIndex : public ClassIndex {
     // Not a power of two, at which all slots would share a few lines of the cache.
     row = spans + 16;
     bytes_.reset(new uint8_t[spans * kSpan]);
-    words_.reset(new uint32_t[kMostCommon * row + 2 * n]);
+    words_.reset(new uint32_t[kMostCommon * row + 2 * spans * kSpan]);
     classes = bytes_.get();
     counts = words_.get();
     found = counts + kMostCommon * row;
-    rare = found + n;
+    rare = found + spans * kSpan;
   }
 
  private:
@@ -56,28 +60,37 @@ class OwnedIndex : public ClassIndex {
   std::unique_ptr<uint32_t[]> words_;
 };
 
-struct ClassQueries {
+// The changes of a chunk as they come: where, and how many words of the same class lie before.
+struct Found {
+  uint32_t *positions, *ranks;
+};
+
+struct Path {
+  // Set the bits of `bitmap` where words of this size differ; return how many do.
+  int64_t (*diff)(uint32_t word, const void *before, const void *after, uint64_t n,
+                  uint64_t *bitmap);
+  // Find what changed.  `population` and `changed` are written only if anything did.
+  int64_t (*scan)(const Chunk &chunk, const void *after, Found found, int64_t *population,
+                  int64_t *changed);
   void (*build)(const Chunk &chunk, ClassIndex &index);
-  // Return how many words of the class of word `position` come before it.
-  uint32_t (*rank)(const ClassIndex &index, uint32_t position);
   // Write the positions of the words of class `c` that have these ranks, which ascend and are below
   // the class's population.
   void (*select)(const ClassIndex &index, uint32_t c, const uint32_t *ranks, uint64_t count,
                  uint32_t *positions);
 };
 
-extern const ClassQueries kPortableQueries;
+extern const Path kPortable;
 #if defined(__x86_64__)
-extern const ClassQueries kAvx2Queries, kAvx512Queries;
+extern const Path kAvx2, kAvx512;
 #endif
 
-inline const ClassQueries &queries_of(skerry_path path) {
+inline const Path &path_of(skerry_path path) {
 #if defined(__x86_64__)
-  if (path == SKERRY_AVX512) return kAvx512Queries;
-  if (path == SKERRY_AVX2) return kAvx2Queries;
+  if (path == SKERRY_AVX512) return kAvx512;
+  if (path == SKERRY_AVX2) return kAvx2;
 #endif
   (void)path;
-  return kPortableQueries;
+  return kPortable;
 }
 
 }  // namespace skerry
