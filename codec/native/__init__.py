@@ -45,6 +45,8 @@ _REFUSALS = {
 }
 _MEMORY = -2
 
+_Columns = tuple[npt.NDArray[np.generic], ...]
+
 
 class _DType(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint32) for name in ("word", "shift", "mask", "is_float"))
@@ -142,6 +144,8 @@ class NativeKernel:
         count = self._library.skerry_diff(
             self._path, old.itemsize, _address(old), _address(new), old.size, _address(bitmap)
         )
+        if count < 0:
+            raise ValueError(f"words of {old.dtype}")
         positions = np.empty(count, np.int64)
         self._library.skerry_positions(_address(bitmap), old.size, _address(positions))
         return positions
@@ -170,10 +174,12 @@ class NativeKernel:
             magnitude=np.empty(size, np.uint64),
             down=np.empty(size, np.bool_),
         )
-        self._library.skerry_describe(
+        described = self._library.skerry_describe(
             *(ctypes.byref(c_dtype), before, after, old.size, positions, ranks, size, changed),
             ctypes.byref(_changes(diff)),
         )
+        if described < 0:
+            raise ValueError("the words changed while they were compared")
         return diff
 
     def encode(
@@ -201,7 +207,12 @@ class NativeKernel:
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
         if not words.flags.writeable:
             raise ValueError("assignment destination is read-only")
-        if new.dtype != words.dtype or new.shape != positions.shape or positions.dtype != np.int64:
+        if (
+            new.dtype != words.dtype
+            or new.shape != positions.shape
+            or positions.dtype != np.int64
+            or not positions.flags.aligned
+        ):
             raise ValueError(
                 f"{positions.size} positions ({positions.dtype}) of {words.dtype} words, "
                 f"and {new.size} new ones of {new.dtype}"
@@ -266,34 +277,35 @@ class _CProfile:
     """A C structure, and what it points to."""
 
     structure: _Profile
-    held: tuple[npt.NDArray[np.generic], ...]
+    held: _Columns
 
 
 class _Profiles:
-    """The C profiles of a pack's chunks, made as they are asked for.
+    """The C profiles of one call's chunks, made as they are asked for.
 
-    Those of the last profile are kept, not more: a hostile pack can have a thousand.
+    All are kept: a pack's tables have at most 2^24 symbols together, and a hostile one could switch
+    between two with every chunk.
     """
 
     def __init__(self) -> None:
-        self._profile: Profile | None = None
-        self._tables: tuple[npt.NDArray[np.generic], ...] = ()
-        self._tilted: dict[int, _CProfile] = {}
+        self._tables: dict[int, tuple[Profile, _Columns]] = {}  # by identity, which they keep alive
+        self._tilted: dict[tuple[int, int], _CProfile] = {}
 
     def of(self, setting: Coded) -> _CProfile:
-        if self._profile is not setting.profile:
-            self._profile, self._tables = setting.profile, _tables(setting.profile)
-            self._tilted = {}
-        found = self._tilted.get(setting.tilt)
+        profile, number = setting.profile, id(setting.profile)
+        found = self._tilted.get((number, setting.tilt))
         if found is None:
-            rates = setting.profile.tilted(setting.tilt).astype(np.uint8)
-            table_of, *columns = map(_address, self._tables)
-            structure = _Profile(_address(rates), table_of, len(setting.profile.tables), *columns)
-            found = self._tilted[setting.tilt] = _CProfile(structure, (rates, *self._tables))
+            if number not in self._tables:
+                self._tables[number] = profile, _tables(profile)
+            columns = self._tables[number][1]
+            rates = profile.tilted(setting.tilt).astype(np.uint8)
+            table_of, *others = map(_address, columns)
+            structure = _Profile(_address(rates), table_of, len(profile.tables), *others)
+            found = self._tilted[number, setting.tilt] = _CProfile(structure, (rates, *columns))
         return found
 
 
-def _tables(profile: Profile) -> tuple[npt.NDArray[np.generic], ...]:
+def _tables(profile: Profile) -> _Columns:
     """Return the columns of a profile's magnitude tables, one table after another."""
     tables = profile.tables
     sizes = [table.frequencies.size for table in tables]
@@ -335,7 +347,7 @@ def _check_alike(old: Words, new: Words) -> None:
 
 
 def _column(array: npt.NDArray[np.generic], kind: type[np.generic], size: int) -> int:
-    if array.dtype != kind or array.shape != (size,):
+    if array.dtype != kind or array.shape != (size,) or not array.flags.aligned:
         raise ValueError(f"{size} of {kind.__name__} expected, found {array.size} of {array.dtype}")
     return _address(array)
 

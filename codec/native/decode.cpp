@@ -215,13 +215,13 @@ Word take_step(Word before, uint64_t magnitude, bool down, bool is_float) {
 }
 
 // Find the words of all ranks: the place of each change, in class order.
-std::vector<uint32_t> places(const Path &way, const ClassIndex &index,
+std::vector<uint32_t> places(const Path &path, const ClassIndex &index,
                              const Decoded &found) {
   std::vector<uint32_t> positions(found.ranks.size());
   for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
     const uint64_t begin = found.begin[c], count = found.begin[c + 1] - begin;
     if (count) {
-      way.select(index, c, found.ranks.data() + begin, count, positions.data() + begin);
+      path.select(index, c, found.ranks.data() + begin, count, positions.data() + begin);
     }
   }
   return positions;
@@ -251,7 +251,7 @@ void write_ascending(const Chunk &chunk, const Decoded &found, const std::vector
 }
 
 template <class Word>
-int64_t decode(skerry_path path, const Chunk &chunk, const skerry_profile &profile,
+int64_t decode(const Path &path, const Chunk &chunk, const skerry_profile &profile,
                const uint8_t *data, uint64_t size, uint64_t capacity, int64_t *positions,
                void *after) {
   if (!chunk.dtype.mask) {
@@ -261,12 +261,11 @@ int64_t decode(skerry_path path, const Chunk &chunk, const skerry_profile &profi
     write_ascending<Word>(chunk, found, found.ranks, positions, after);
     return static_cast<int64_t>(found.ranks.size());
   }
-  const Path &way = path_of(path);
   OwnedIndex index(chunk.n);
-  way.build(chunk, index);
+  path.build(chunk, index);
   const Decoded found = read(profile, data, size, chunk.n, index.population);
   if (found.ranks.size() > capacity) return SKERRY_ARGUMENT;
-  write_ascending<Word>(chunk, found, places(way, index, found), positions, after);
+  write_ascending<Word>(chunk, found, places(path, index, found), positions, after);
   return static_cast<int64_t>(found.ranks.size());
 }
 
@@ -284,7 +283,7 @@ extern "C" int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype,
   int64_t count = SKERRY_ARGUMENT;
   try {
     skerry::with_word(dtype->word, [&](auto w) {
-      count = skerry::decode<decltype(w)>(path, chunk, *profile, data, size, capacity, positions, after);
+      count = skerry::decode<decltype(w)>(skerry::path_of(path), chunk, *profile, data, size, capacity, positions, after);
     });
   } catch (const skerry::Refused &refused) {
     return refused.error;

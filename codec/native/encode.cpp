@@ -48,6 +48,7 @@ class Encoder {
 
   // Code the symbol of a magnitude; its raw bits follow once all gaps are done.
   bool magnitude(uint32_t table, uint64_t magnitude) {
+    if (!magnitude) return false;
     uint32_t precision = profile_.precisions[table];
     uint32_t exponent = floor_log2(magnitude);
     uint32_t width = exponent > precision ? exponent - precision : 0;

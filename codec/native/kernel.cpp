@@ -10,30 +10,37 @@ namespace skerry {
 namespace {
 
 template <class Word>
-void describe(const Chunk &chunk, const void *after, Found found, uint64_t count,
-              const int64_t *changed, const skerry_changes &out) {
+int64_t describe(const Chunk &chunk, const void *after, const uint32_t *positions,
+                 const uint32_t *ranks, uint64_t count, const int64_t *changed,
+                 const skerry_changes &out) {
   // A counting sort: by class, and within one as they come.
-  uint64_t place[SKERRY_CLASSES], sum = 0;
+  uint64_t place[SKERRY_CLASSES], end[SKERRY_CLASSES], sum = 0;
   for (uint32_t c = 0; c < SKERRY_CLASSES; c++) {
     place[c] = sum;
-    sum += static_cast<uint64_t>(changed[c]);
+    end[c] = sum += static_cast<uint64_t>(changed[c]);
   }
+  if (sum != count) return SKERRY_ARGUMENT;
   const skerry_dtype dtype = chunk.dtype;
   for (uint64_t i = 0; i < count; i++) {
-    const uint64_t next = found.positions[std::min(i + kAhead, count - 1)];
+    const uint64_t next = positions[std::min(i + kAhead, count - 1)];
     prefetch(chunk.words, next * sizeof(Word));
     prefetch(after, next * sizeof(Word));
-    const Word old = load<Word>(chunk.words, found.positions[i]);
-    const Word up = Word(ordinal(load<Word>(after, found.positions[i]), dtype.is_float) -
-                         ordinal(old, dtype.is_float));
+    const uint64_t at = positions[i];
+    if (at >= chunk.n) return SKERRY_ARGUMENT;
+    const Word old = load<Word>(chunk.words, at);
+    const Word up =
+        Word(ordinal(load<Word>(after, at), dtype.is_float) - ordinal(old, dtype.is_float));
     const bool down = up >> (8 * sizeof(Word) - 1);
     const auto c = static_cast<uint8_t>(old >> dtype.shift & dtype.mask);
+    // Words that change under our hands have other classes than were counted.
+    if (place[c] == end[c]) return SKERRY_ARGUMENT;
     const uint64_t to = place[c]++;
     out.classes[to] = c;
-    out.ranks[to] = found.ranks[i];
+    out.ranks[to] = ranks[i];
     out.magnitudes[to] = down ? Word(0 - up) : up;
     out.downs[to] = down;
   }
+  return static_cast<int64_t>(count);
 }
 
 }  // namespace
@@ -81,13 +88,15 @@ int64_t skerry_scan(skerry_path path, const skerry_dtype *dtype, const void *bef
 }
 
 int64_t skerry_describe(const skerry_dtype *dtype, const void *before, const void *after, uint64_t n,
-                        uint32_t *positions, uint32_t *ranks, uint64_t count, const int64_t *changed,
-                        skerry_changes *changes) {
+                        const uint32_t *positions, const uint32_t *ranks, uint64_t count,
+                        const int64_t *changed, const skerry_changes *changes) {
   if (!skerry::is_sound(*dtype)) return SKERRY_ARGUMENT;
+  int64_t described = SKERRY_ARGUMENT;
   skerry::with_word(dtype->word, [&](auto w) {
-    skerry::describe<decltype(w)>({*dtype, before, n}, after, {positions, ranks}, count, changed, *changes);
+    described = skerry::describe<decltype(w)>({*dtype, before, n}, after, positions, ranks, count,
+                                              changed, *changes);
   });
-  return static_cast<int64_t>(count);
+  return described;
 }
 
 int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,

@@ -75,10 +75,11 @@ SKERRY_API int64_t skerry_scan(skerry_path path, const skerry_dtype *dtype, cons
                     uint64_t n, uint32_t *positions, uint32_t *ranks, int64_t *population,
                     int64_t *changed);
 
-// Describe the changes that skerry_scan found, in class order.
+// Describe the changes that skerry_scan found, in class order; returns `count`.  SKERRY_ARGUMENT if the
+// words are not those that it saw: nothing is written past the columns even then.
 SKERRY_API int64_t skerry_describe(const skerry_dtype *dtype, const void *before, const void *after, uint64_t n,
-                        uint32_t *positions, uint32_t *ranks, uint64_t count, const int64_t *changed,
-                        skerry_changes *changes);
+                        const uint32_t *positions, const uint32_t *ranks, uint64_t count,
+                        const int64_t *changed, const skerry_changes *changes);
 
 // Code the changes.  Returns the size of the chunk; nothing is written if that is above `capacity`.
 SKERRY_API int64_t skerry_encode(const skerry_profile *profile, const int64_t *population, const int64_t *changed,

@@ -23,7 +23,7 @@ struct Chunk {
 constexpr uint32_t kMostCommon = 32, kRare = 255;
 constexpr uint64_t kBlock = 64, kSpan = 256;  // words that a mask covers, and a count
 
-// Classes that are worth a comparison in every block.
+// Classes that are worth a comparison in every block; if too many are, the first ones by number.
 struct Commons {
   uint32_t count;
   uint8_t classes[kMostCommon];
@@ -45,8 +45,8 @@ class OwnedIndex : public ClassIndex {
  public:
   explicit OwnedIndex(uint64_t n) {
     spans = (n + kSpan - 1) / kSpan;
-    // Not a power of two, at which all slots would share a few lines of the cache.
-    row = spans + 16;
+    // An odd number of lines of the cache: at powers of two all slots would share a few.
+    row = (spans + 31) / 32 * 32 + 16;
     bytes_.reset(new uint8_t[spans * kSpan]);
     words_.reset(new uint32_t[kMostCommon * row + 2 * spans * kSpan]);
     classes = bytes_.get();
@@ -66,7 +66,8 @@ struct Found {
 };
 
 struct Path {
-  // Set the bits of `bitmap` where words of this size differ; return how many do.
+  // Set the bits of `bitmap` where words of this size differ; return how many do,
+  // SKERRY_ARGUMENT for a size that no words have.
   int64_t (*diff)(uint32_t word, const void *before, const void *after, uint64_t n,
                   uint64_t *bitmap);
   // Find what changed.  `population` and `changed` are written only if anything did.

@@ -53,7 +53,7 @@ inline bool with_word(uint32_t size, F f) {
 inline bool is_sound(const skerry_dtype &dtype) {
   return (dtype.word == 1 || dtype.word == 2 || dtype.word == 4 || dtype.word == 8) &&
          dtype.shift < 8 * dtype.word && dtype.mask < SKERRY_CLASSES &&
-         uint64_t(dtype.mask) << dtype.shift >> (8 * dtype.word - 1) <= 1;
+         uint64_t(dtype.mask) >> (8 * dtype.word - dtype.shift - 1) <= 1;
 }
 
 // How many changes ahead a loop asks for memory that it will read: changes lie far apart.
