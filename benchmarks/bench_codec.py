@@ -7,6 +7,7 @@ first (and used again by the next run); then steps of AdamW are simulated at sev
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ import typer
 
 from skerry.benchmarks import simulate, trace
 from skerry.benchmarks.cases import Plan, Tell, run_case
-from skerry.benchmarks.machine import machine, memcpy_speed
+from skerry.benchmarks.machine import machine
 from skerry.benchmarks.results import Case, Results
 from skerry.benchmarks.rivals import EVERY_RIVAL, RIVALS
 from skerry.benchmarks.tables import show
@@ -91,6 +92,10 @@ def codec(
 
     With the defaults about a quarter of an hour on two cores, 12 GB of memory and 4 GB of disk.
     """
+    try:
+        kernel.use_from(os.environ)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="SKERRY_KERNEL") from error
     began = time.monotonic()
     counts = sorted({1, *_numbers(threads, int, "--threads")})
     shares = _numbers(densities, float, "--densities")
@@ -114,12 +119,10 @@ def codec(
         tell(f"trace {recipe.start}")
         trace.ensure(trace_dir, recipe)
     about = machine(kernel.current().name)
-    tell("memcpy")
     plan = Plan(
         threads=counts,
         rivals=EVERY_RIVAL if rivals is Rivals.ALL else RIVALS,
         slice_bytes=slice_mib << 20,
-        memcpy={count: memcpy_speed(count) for count in counts},
     )
     settings = {
         "gigabytes": gigabytes, "densities": shares, "dtypes": kinds, "threads": counts,
@@ -130,7 +133,7 @@ def codec(
     if only is not Only.TRACE:
         simulated = _simulated_cases(kinds, shares, int(gigabytes * 1e9), seed, plan, tell)
         cases = chain(cases, simulated)
-    results = Results(machine=about, memcpy=plan.memcpy, settings=settings, cases=[], seconds=0.0)
+    results = Results(machine=about, settings=settings, cases=[], seconds=0.0)
     for case in cases:
         seconds = time.monotonic() - began
         results = replace(results, cases=[*results.cases, case], seconds=seconds)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skerry.benchmarks import ours
+from skerry.benchmarks.machine import memcpy_speed
 from skerry.benchmarks.measure import Measured, measure
 from skerry.benchmarks.results import Case, Phase, Row, Speed
 from skerry.benchmarks.rival import Rival
@@ -36,7 +37,6 @@ class Plan:
     threads: Sequence[int]
     rivals: Sequence[Rival]
     slice_bytes: int  # that slow rivals are measured on
-    memcpy: Mapping[int, float]
     phases: bool = True
 
     def sizes_only(self) -> Plan:
@@ -55,11 +55,14 @@ def run_case(name: str, source: str, dtype: str, pair: Pair, plan: Plan, tell: T
     tell_case("bounds")
     bound, free = bounds(pair)
     target = {tensor: old.copy() for tensor, old in pair.old.items()}
+    # Here and not once a run: clocks and neighbours change within minutes.
+    tell_case("memcpy")
+    memcpy = {count: memcpy_speed(count) for count in plan.threads}
     rows = list(_ours(pair, target, changed, plan, tell_case))
     phases = []
     if plan.phases:
         default = next(row for row in rows if row.codec == f"Skerry, {Level.DEFAULT}")
-        phases = list(_phases(default, pair, target, plan, tell_case))
+        phases = list(_phases(default, pair, target, memcpy, tell_case))
     slow = [rival for rival in plan.rivals if rival.slow]
     rows += [
         _tensor_rival(rival, pair, target, plan.threads, tell_case)
@@ -79,6 +82,7 @@ def run_case(name: str, source: str, dtype: str, pair: Pair, plan: Plan, tell: T
         changed=changed,
         bound=bound.bytes_per_changed,
         free_bound=free.bytes_per_changed,
+        memcpy=memcpy,
         rows=rows,
         phases=phases,
     )
@@ -141,18 +145,22 @@ def _ours(
 
 
 def _phases(
-    default: Row, pair: Pair, target: dict[str, Bytes], plan: Plan, tell: Tell
+    default: Row,
+    pair: Pair,
+    target: dict[str, Bytes],
+    memcpy: Mapping[int, float],
+    tell: Tell,
 ) -> Iterator[Phase]:
     def phase(name: str, threads: int, speed: float) -> Phase:
         return Phase(
             name=name,
             threads=threads,
             speed=speed,
-            of_memcpy=speed / plan.memcpy[threads],
-            of_memcpy_1=speed / plan.memcpy[1],
+            of_memcpy=speed / memcpy[threads],
+            of_memcpy_1=speed / memcpy[1],
         )
 
-    for threads, known in zip(plan.threads, default.speeds, strict=True):
+    for threads, known in zip(memcpy, default.speeds, strict=True):
         yield phase("encode", threads, known.encode)
         yield phase("decode + apply", threads, known.decode)
         for name, work in ours.phases(pair, target, threads):

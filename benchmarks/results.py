@@ -60,6 +60,7 @@ class Case:
     changed: int
     bound: float  # bytes per changed word, given the old exponents
     free_bound: float  # the same without any context
+    memcpy: Mapping[int, float]  # bytes a second by threads, at the time
     rows: Sequence[Row]
     phases: Sequence[Phase]
 
@@ -69,7 +70,6 @@ class Results:
     """One run: the machine, the settings, and every case."""
 
     machine: Mapping[str, object]
-    memcpy: Mapping[int, float]  # bytes a second, by threads
     settings: Mapping[str, object]
     cases: Sequence[Case]
     seconds: float

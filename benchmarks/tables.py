@@ -34,9 +34,8 @@ def show(results: Results, console: Console | None = None) -> None:
     console.width = max(console.width, _WIDTH)
     about = results.machine
     console.print(
-        f"{about['cpu']}, {about['cores']} cores, kernel {about['kernel']}; warm memcpy "
-        + ", ".join(f"{_gbs(s)} GB/s with {n}" for n, s in results.memcpy.items())
-        + f"; {results.seconds:.0f} s in all"
+        f"{about['cpu']}, {about['cores']} cores, kernel {about['kernel']}; "
+        f"{results.seconds:.0f} s in all"
     )
     for first in range(0, len(results.cases), _SIDE_BY_SIDE):
         console.print(_sizes(results.cases[first : first + _SIDE_BY_SIDE]))
@@ -45,7 +44,7 @@ def show(results: Results, console: Console | None = None) -> None:
         console.print(_rows(case))
         if case.phases:
             console.print(_phases(case))
-    threads = " / ".join(str(n) for n in results.memcpy)
+    threads = " / ".join(str(n) for n in results.cases[0].memcpy) if results.cases else ""
     console.print("\n" + _NOTES.format(threads=threads))
 
 
@@ -109,7 +108,8 @@ def _rows(case: Case) -> Table:
 
 
 def _phases(case: Case) -> Table:
-    table = Table("Skerry, default")
+    copied = ", ".join(f"{_gbs(speed)} with {n}" for n, speed in case.memcpy.items())
+    table = Table("Skerry, default", caption=f"warm memcpy: {copied} (GB/s, threads)")
     counts = sorted({phase.threads for phase in case.phases})
     for count in counts:
         plural = "thread" if count == 1 else "threads"

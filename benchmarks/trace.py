@@ -15,18 +15,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
+from skerry.benchmarks.engine_gate import EngineGate
 from skerry.benchmarks.weights import Pair
 from skerry.codec.digest import Bytes
-from skerry.codec.tensors import TensorChanges
-from skerry.codec.weights import digest_weights
-from skerry.inference.attribution import Span, spans_of
-from skerry.inference.engine import GenerationRequest, WeightUpdate
-from skerry.inference.engines import CpuEngine
 from skerry.publisher import Checkpoint
 from skerry.publisher.arrays import ServedTensor
 from skerry.trainer.grpo import LetterReward
@@ -103,13 +97,12 @@ async def record(path: Path, recipe: Recipe) -> None:
         checkpoint.write_to(path / _directory(step))
 
     write(weights, 0)
-    gate = _Gate(weights=weights)
-    await gate.engine.load(path / _directory(0), 0)
+    gate = await EngineGate.open(path / _directory(0), weights)
 
     async def publish(served: Mapping[str, ServedTensor], step: int) -> int:
         await asyncio.to_thread(write, served, step)
-        await gate.install(served, step)
-        return step
+        await gate.install(served)
+        return gate.version
 
     trainer = RLTrainer(
         source,
@@ -131,69 +124,6 @@ async def record(path: Path, recipe: Recipe) -> None:
         await gate.engine.close()
     done = {"recipe": asdict(recipe), "steps": [asdict(step) for step in metrics]}
     (path / _RECORD).write_text(json.dumps(done, indent=1) + "\n")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    spans: Sequence[Span]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Gate:
-    """A gate without HTTP: one engine in this process, whichever version it has."""
-
-    weights: Mapping[str, ServedTensor]
-    engine: CpuEngine = field(default_factory=lambda: CpuEngine(threads=1))
-
-    async def complete(
-        self,
-        prompt: Sequence[int],
-        *,
-        accepted: str,
-        wait_s: float,
-        max_tokens: int,
-        temperature: float,
-        seed: int | None,
-    ) -> _Answer:
-        request = GenerationRequest(
-            prompt=tuple(prompt), max_tokens=max_tokens, temperature=temperature, seed=seed
-        )
-        tokens = [token async for token in self.engine.generate(request)]
-        return _Answer(
-            tokens=[token.token for token in tokens],
-            logprobs=[token.logprob for token in tokens],
-            spans=spans_of(token.version for token in tokens),
-        )
-
-    async def install(self, weights: Mapping[str, ServedTensor], version: int) -> None:
-        update = await asyncio.to_thread(_update, self.weights, weights, version)
-        await self.engine.stage(update)
-        await self.engine.pause()
-        try:
-            await self.engine.install(update)
-        finally:
-            await self.engine.resume()
-        self.weights = weights
-
-
-def _update(
-    old: Mapping[str, ServedTensor], new: Mapping[str, ServedTensor], version: int
-) -> WeightUpdate:
-    checkpoint = Checkpoint.from_arrays(new)
-    changes = []
-    for spec in checkpoint.layout.tensors:
-        before, after = spec.view(old[spec.name].raw), spec.view(new[spec.name].raw)
-        positions = np.flatnonzero(before != after)
-        if positions.size:
-            changes.append(
-                TensorChanges(
-                    spec=spec, positions=positions, old=before[positions], new=after[positions]
-                )
-            )
-    digest = digest_weights(checkpoint.layout, checkpoint.read).version()
-    return WeightUpdate(base=version - 1, version=version, digest=digest, changes=changes)
 
 
 def _tell(step: StepMetrics) -> None:

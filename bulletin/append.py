@@ -80,7 +80,7 @@ class Appender:
             fence = self._prepare(Fence(key=key), self._signer)
             seq = fence.record.seq
             if fill_slot(self._reader.store, seq, fence.data, self._patience) == fence.data:
-                self._reader.state = fence.after
+                self._reader.appended(fence.record, fence.after)
                 logger.info("%s opened epoch %d in slot %d", self._writer, self.epoch, seq)
                 return
         raise CommitConflict(f"{_FENCE_ATTEMPTS} times another record took the slot of the fence")
@@ -110,6 +110,11 @@ class Appender:
         self.check_running()
         return None if self._pending is None else self._finish(self._pending)
 
+    @property
+    def signer(self) -> Signer | None:
+        """Who signs the next record."""
+        return self._signer
+
     def check_running(self) -> None:
         """Raises what stopped this writer, if anything did."""
         if self._stopped is not None:
@@ -126,7 +131,7 @@ class Appender:
             raise self._stop(self._judge(record, found))
         self._pending = None
         self._signer = pending.signer
-        self._reader.state = pending.after
+        self._reader.appended(record, pending.after)
         logger.info("appended %s in slot %d: %s", record.kind, record.seq, pending.after.head)
         return record
 
@@ -151,7 +156,7 @@ class Appender:
         """Say what it means that another record is where ours should be."""
         key = keys.log(record.seq)
         try:
-            other = self._reader.state.apply(found).records[-1]
+            other, _ = self._reader.state.read(found)
         except (RecordInvalid, Tampered) as error:
             return StoreUnsafe(key, f"holds neither our record nor a valid one: {error}")
         if other.epoch > self.epoch:

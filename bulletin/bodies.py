@@ -95,10 +95,11 @@ class Commit:
             changed=None if changed is None else as_int(changed, "changed", 0, elements),
             nbytes=as_int(fields["bytes"], "bytes", 0, MAX_INT),
         )
-        commit._check()
+        commit.check()
         return commit
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises FormatError for a version that is none: no way there, or sizes that differ."""
         if self.base is None:
             if self.packs or self.full is None:
                 raise FormatError("commit: expected a patch (base and packs), a full, or both")
@@ -146,9 +147,13 @@ class Skip:
             result=parse_digest(fields["result"]),
             packs=parse_packs(fields["packs"], "packs"),
         )
-        if skip.base_version == skip.version or not skip.packs:
-            raise FormatError("skip: expected packs between two different versions")
+        skip.check()
         return skip
+
+    def check(self) -> None:
+        """Raises FormatError for a skip that leads nowhere."""
+        if self.base_version == self.version or not self.packs:
+            raise FormatError("skip: expected packs between two different versions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

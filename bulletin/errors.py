@@ -6,9 +6,13 @@ BulletinError
 │   ├── AlreadyExists     a conditional put lost               the writer: read the slot back
 │   ├── ShortObject       not as many bytes as promised        the caller: fetch or upload again
 │   ├── ObjectTooLarge    more bytes than the stated limit     the operator: who wrote that?
-│   ├── OutcomeUnknown    a write may or may not have landed   the writer: repeat the same bytes
-│   ├── StoreUnavailable  no answer, and nothing was changed   the caller: try again later
+│   ├── ObjectChanged     replaced while it was being read     the caller: read it from the start
+│   ├── Unanswered        nothing that settles it
+│   │   ├── OutcomeUnknown    a write may or may not have landed   the writer: repeat the same bytes
+│   │   └── StoreUnavailable  no answer, and nothing was changed   the caller: try again later
 │   ├── StoreDenied       a refusal that repeating won't help  the operator: permissions, address
+│   │   ├── ListUnsupported  this store cannot list keys       the caller: start from the hint
+│   │   └── ReadOnly         this store takes no writes        the operator: another address
 │   └── StoreUnsafe       a condition was ignored              the operator: ALARM, writer stopped
 ├── InvalidKey            no key, or none to write at          the caller: a bug, or hostile bytes
 ├── UnsupportedStore      no store for this address            the operator: another address
@@ -76,16 +80,42 @@ class ObjectTooLarge(StoreError):
         self.found = found
 
 
-class OutcomeUnknown(StoreError):
+class ObjectChanged(StoreError):
+    """Another object has taken its place while it was read: what came so far is of the old one."""
+
+
+class Unanswered(StoreError):
+    """No answer that settles it; `retry_after_s` is what the store asked for, if it did."""
+
+    def __init__(self, key: str, rule: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(key, rule)
+        self.retry_after_s = retry_after_s
+
+
+class OutcomeUnknown(Unanswered):
     """A put may or may not have landed; only the same bytes may be tried again."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(Unanswered):
     """The store gave no answer, and nothing was changed."""
 
 
 class StoreDenied(StoreError):
     """The store refuses, and will refuse again: permissions, a read-only or unfit place."""
+
+
+class ListUnsupported(StoreDenied):
+    """Keys cannot be listed here: `hint/latest.json` says where the log has got to."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "this store cannot list keys")
+
+
+class ReadOnly(StoreDenied):
+    """Nothing can be written here."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "this store can only be read; write to the bucket that it serves")
 
 
 class StoreUnsafe(StoreError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -17,9 +17,9 @@ class Growing(Sequence[T], Generic[T]):
 
     __slots__ = ("_items", "_length")
 
-    def __init__(self) -> None:
-        self._items: list[T] = []
-        self._length = 0
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items: list[T] = list(items)
+        self._length = len(self._items)
 
     def append(self, item: T) -> Growing[T]:
         """Return a view with one item more.  Only one thread may append."""

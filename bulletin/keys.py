@@ -13,13 +13,22 @@ from skerry.codec.digest import Digest
 MAX_EPOCH = 99_999_999  # eight digits in a key
 TEMPORARY = ".skerry-tmp-"  # names of unfinished files in a directory store; never a key
 HINT = "hint/latest.json"
+COST = "hint/cost.json"
 LOG_PREFIX = "log/"
+CHECKPOINT_PREFIX = "checkpoints/"
+PROBE_PREFIX = "hint/probe-"
+PACK_PREFIX = "packs/"
+FULL_PREFIX = "full/"
+LAYOUT_PREFIX = "layouts/"
+MANIFEST_PREFIX = "manifests/"
+ISLAND_PREFIX = "islands/"
 
 _KEY_BYTES = 1024  # the limit of S3
 _SEGMENT_BYTES = 255  # the limit of file systems
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PACK = re.compile(r"packs/([0-9]{8})/([0-9a-f]{64})")
 _FULL = re.compile(r"full/([0-9]{8})-([0-9a-f]{16,64})")
+_CHECKPOINT = re.compile(r"checkpoints/([0-9]{20})\.json")
 _ISLAND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NONCE = re.compile(r"[0-9a-f]{16,64}")
 
@@ -60,11 +69,11 @@ def log(seq: int) -> str:
 
 
 def layout(digest: Digest) -> str:
-    return f"layouts/{digest}"
+    return f"{LAYOUT_PREFIX}{digest}"
 
 
 def manifest(digest: Digest) -> str:
-    return f"manifests/{digest}"
+    return f"{MANIFEST_PREFIX}{digest}"
 
 
 def pack(epoch: int, digest: Digest) -> str:
@@ -99,16 +108,24 @@ def full_file(prefix: str, name: str) -> str:
 
 
 def checkpoint(seq: int) -> str:
-    return f"checkpoints/{seq:020d}.json"
+    return f"{CHECKPOINT_PREFIX}{seq:020d}.json"
+
+
+def parse_checkpoint(key: str) -> int:
+    """Return the slot of the last record that a checkpoint sums up.  Raises InvalidKey."""
+    match = _CHECKPOINT.fullmatch(key)
+    if match is None:
+        raise InvalidKey(key, "expected checkpoints/<seq, 20 digits>.json")
+    return int(match[1])
 
 
 def island(island_id: str) -> str:
     """Return the key of an island's status.  Raises InvalidKey for an id that is no plain name."""
     if not _ISLAND.fullmatch(island_id):
         raise InvalidKey(island_id, "expected an island id of 1 to 64 letters, digits, '._-'")
-    return f"islands/{island_id}.json"
+    return f"{ISLAND_PREFIX}{island_id}.json"
 
 
 def probe(nonce: str) -> str:
     """Return the scratch key on which a store's conditions are tried out."""
-    return f"hint/probe-{nonce}"
+    return f"{PROBE_PREFIX}{nonce}"

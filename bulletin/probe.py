@@ -32,6 +32,12 @@ def probe_store(store: ObjectStore, *, nonce: Callable[[], str], patience: Patie
     Raises StoreUnsafe when a condition is ignored, OutcomeUnknown when no answer came; only then
     the scratch key stays, because something may still land on it.
     """
+    probe_conditions(store, nonce=nonce, patience=patience)
+    probe_races(store, nonce=nonce, patience=patience)
+
+
+def probe_conditions(store: ObjectStore, *, nonce: Callable[[], str], patience: Patience) -> None:
+    """Does one conditional put after the other do what it should?  Raises as `probe_store`."""
     key = keys.probe(nonce())
     first, second = _body(1), _body(2)
     if not _created(store, key, first, patience):
@@ -43,6 +49,10 @@ def probe_store(store: ObjectStore, *, nonce: Callable[[], str], patience: Patie
     if store.size(key) != _BYTES:
         raise StoreUnsafe(key, f"expected {_BYTES} bytes, found {store.size(key)}")
     store.delete(key)
+
+
+def probe_races(store: ObjectStore, *, nonce: Callable[[], str], patience: Patience) -> None:
+    """Does exactly one of several at once succeed?  Raises as `probe_store`."""
     for _ in range(RACES):
         _race(store, keys.probe(nonce()), patience)
 

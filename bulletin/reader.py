@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 from skerry.bulletin import keys
+from skerry.bulletin.ahead import consecutive
 from skerry.bulletin.errors import (
     LogTooLong,
     NotFound,
@@ -19,6 +21,7 @@ from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.patience import Patience
 from skerry.bulletin.records import RECORD_LIMIT_BYTES, FileRef, Full, ObjectRef, Record
 from skerry.bulletin.signing import PublicKey
+from skerry.bulletin.start import find_start
 from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import Digest, DigestStream, digest_bytes
@@ -28,12 +31,12 @@ from skerry.codec.layout import Layout
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+ReadProgress = Callable[[int, int, int], None]
 
 LAYOUT_LIMIT_BYTES = 64 * 1024 * 1024  # stored, compressed
 STORED_MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 DEFAULT_LOG_LIMIT_BYTES = 1 << 30  # a million commits of one pack
 DEFAULT_WAIT = Patience(limit_s=30.0)
-_PIECE_BYTES = 8 * 1024 * 1024
 _LAYOUTS_KEPT = 4
 
 
@@ -44,6 +47,9 @@ class BulletinReader:
     at a time.  A record can arrive before the objects it names (replicated buckets), so a missing
     object is waited for up to `wait.limit_s` seconds; then NotFound names it.  A log whose records
     have more than `log_limit_bytes` together is refused: an unsigned one can be endless.
+
+    A fresh reader of a signed run goes on from its newest checkpoint.  With `history` it reads
+    every record, and keeps them.
     """
 
     def __init__(
@@ -53,28 +59,69 @@ class BulletinReader:
         pinned_key: PublicKey | None = None,
         wait: Patience = DEFAULT_WAIT,
         log_limit_bytes: int = DEFAULT_LOG_LIMIT_BYTES,
+        history: bool = False,
     ) -> None:
         self.store = store
         self.state = LogState(pinned_key=pinned_key)
         self._wait = wait
         self._log_limit_bytes = log_limit_bytes
+        self._history: list[Record] | None = [] if history else None
+        self._started = False
+        self.checkpoint: int | None = None  # the newest one that was found to be good
         self._layouts: dict[Digest, Layout] = {}  # the last used last
 
-    def refresh(self) -> tuple[Record, ...]:
-        """Read the log to its end; return the records that are new.
+    @property
+    def history(self) -> Sequence[Record]:
+        """Every record of the log so far.  Raises ValueError unless `history` was asked for."""
+        if self._history is None:
+            raise ValueError("this reader keeps no records: open it with history=True")
+        return tuple(self._history)
 
-        Raises StoreError, RecordInvalid, Tampered or LogTooLong.  Records before the one at fault
-        are in `state` by then, and the next call starts with the one at fault.
+    def refresh(self, progress: ReadProgress | None = None) -> tuple[Record, ...]:
+        """Read the log to its end; return the records that were read and are new.
+
+        `progress` is told how many records and bytes the log has so far, and which slot the hint
+        says is taken.  Raises StoreError, RecordInvalid, Tampered or LogTooLong.  Records before
+        the one at fault are in `state` by then, and the next call starts with the one at fault.
         """
-        before = len(self.state.records)
-        while (data := self.slot(self.state.seq + 1)) is not None:
-            if self.state.nbytes + len(data) > self._log_limit_bytes:
-                key = keys.log(self.state.seq + 1)
-                raise LogTooLong(key, limit_bytes=self._log_limit_bytes)
-            self.state = self.state.apply(data)
-            record = self.state.records[-1]
-            logger.debug("read record %d (%s)", record.seq, record.kind)
-        return tuple(self.state.records[before:])
+        new = []
+        known = -1
+        if not self._started:
+            if self.state.seq < 0:
+                first = self.slot(0)
+                if first is None:
+                    return ()
+                new.append(self._take(first))
+            known = self._start()
+        with closing(consecutive(self.slot, self.state.seq + 1, known=known)) as slots:
+            for data in slots:
+                new.append(self._take(data))
+                if progress is not None:
+                    progress(self.state.seq + 1, self.state.nbytes, known)
+        return tuple(new)
+
+    def _start(self) -> int:
+        """Go on from the newest checkpoint; return a slot that may well be taken."""
+        start = find_start(self.store, self.state, self.slot, history=self._history is not None)
+        self._started = True
+        self.state, self.checkpoint = start.state, start.checkpoint
+        return start.known
+
+    def _take(self, data: bytes) -> Record:
+        if self.state.nbytes + len(data) > self._log_limit_bytes:
+            key = keys.log(self.state.seq + 1)
+            raise LogTooLong(key, limit_bytes=self._log_limit_bytes)
+        record, self.state = self.state.read(data)
+        if self._history is not None:
+            self._history.append(record)
+        logger.debug("read record %d (%s)", record.seq, record.kind)
+        return record
+
+    def appended(self, record: Record, state: LogState) -> None:
+        """Take over what this process has appended itself: `state` is the one after `record`."""
+        self.state = state
+        if self._history is not None:
+            self._history.append(record)
 
     def slot(self, seq: int) -> bytes | None:
         """Return the bytes in one slot of the log, unverified; None when it is free."""
@@ -119,7 +166,7 @@ class BulletinReader:
             raise Tampered(ref.key, expected=expected, found=found)
         return data
 
-    def pieces(self, ref: ObjectRef, *, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    def pieces(self, ref: ObjectRef) -> Iterator[bytes]:
         """Yield a whole object piece by piece, unverified until the end has been reached.
 
         Raises what `read` raises; Tampered for another digest comes after the last piece.
@@ -128,14 +175,12 @@ class BulletinReader:
         size = self._awaited(ref.key, lambda: self.store.size(ref.key))
         if size != ref.size:
             raise Tampered(ref.key, expected=f"{ref.size} bytes", found=f"{size} bytes")
-        for start in range(0, ref.size, piece_bytes):
-            stop = min(start + piece_bytes, ref.size)
-            try:
-                piece = self.store.get_range(ref.key, start, stop)
-            except ShortObject as error:
-                raise Tampered(ref.key, expected=f"{ref.size} bytes", found="fewer") from error
-            stream.update(piece)
-            yield piece
+        try:
+            for piece in self.store.stream(ref.key, 0, ref.size):
+                stream.update(piece)
+                yield piece
+        except ShortObject as error:
+            raise Tampered(ref.key, expected=f"{ref.size} bytes", found="fewer") from error
         if stream.digest() != ref.digest:
             raise Tampered(ref.key, expected=ref.digest, found=stream.digest())
 

@@ -38,6 +38,7 @@ __all__ = [
     "Retire",
     "Rotate",
     "Skip",
+    "parse_writer",
 ]
 
 RECORD_LIMIT_BYTES = 1 << 20
@@ -83,7 +84,10 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """Return the stored form."""
-        return canonical({**self._rest(), "sig": self.signature})
+        return canonical(self.to_json())
+
+    def to_json(self) -> dict[str, object]:
+        return {**self._rest(), "sig": self.signature}
 
     def signed(self, signer: Signer) -> Record:
         return replace(self, signature=signer.sign(self.payload()))
@@ -95,7 +99,7 @@ class Record:
             rule = f"expected at most {RECORD_LIMIT_BYTES} bytes, found {len(data)}"
             raise RecordInvalid(what, rule)
         try:
-            record = cls._from_json(parse_json(data, "record"))
+            record = cls.from_json(parse_json(data, "record"))
             if record.to_bytes() != data:
                 raise FormatError("not in canonical form")
         except FormatError as error:
@@ -105,7 +109,8 @@ class Record:
         return record
 
     @classmethod
-    def _from_json(cls, value: object) -> Record:
+    def from_json(cls, value: object) -> Record:
+        """Return a record from its JSON value.  Raises FormatError and InvalidKey."""
         fields = as_object(value, "record")
         check_fields(fields, "record", *_ENVELOPE)
         kind = as_text(fields["kind"], "kind")
@@ -115,7 +120,7 @@ class Record:
             seq=as_int(fields["seq"], "seq", 0, MAX_INT),
             prev=None if fields["prev"] is None else parse_digest(fields["prev"]),
             epoch=as_int(fields["epoch"], "epoch", 1, MAX_EPOCH),
-            writer=_matching(_WRITER, fields["writer"], "writer"),
+            writer=parse_writer(fields["writer"]),
             nonce=_matching(_NONCE, fields["nonce"], "nonce"),
             time=as_int(fields["time"], "time", 0, MAX_INT),
             body=BODIES[kind].from_json(fields["body"]),
@@ -133,6 +138,11 @@ class Record:
             "time": self.time,
             "body": self.body.to_json(),
         }
+
+
+def parse_writer(value: object) -> str:
+    """Return a writer's name.  Raises FormatError."""
+    return _matching(_WRITER, value, "writer")
 
 
 def _matching(pattern: re.Pattern[str], value: object, where: str) -> str:

@@ -11,7 +11,7 @@ Laws, each enforced before anything of a record is believed:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skerry.bulletin import keys
@@ -22,16 +22,30 @@ from skerry.bulletin.signing import PublicKey
 from skerry.codec.digest import Digest, digest_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retirement:
+    """What the record in slot `seq`, written at `time` by its writer's clock, gave up."""
+
+    seq: int
+    time: int
+    body: Retire
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogState:
     """The log up to slot `seq` (-1: nothing yet), `nbytes` together.  Safe to read from any thread.
 
     `pinned_key` is what slot 0 must name; without it the key of slot 0 is trusted.  `key` verifies
-    the next record, None in an unsigned run.  `newest` is the last commit; `abandoned` versions are
-    no ancestors of it.  `retired` and `retired_keys` may be deleted, or are already.
+    the next record, None in an unsigned run; `rotations` lead to it from that of slot 0.  `run` is
+    the digest of slot 0: the run's identity.  `newest` is the last commit; `abandoned` versions are
+    no ancestors of it.  `retired` and `retired_keys`, which `retirements` named, may be deleted, or
+    are already.
+
+    The records themselves are not kept: who needs them asks the reader for its history.
     """
 
     pinned_key: PublicKey | None = None
+    run: Digest | None = None
     seq: int = -1
     nbytes: int = 0
     head: Digest | None = None
@@ -42,7 +56,8 @@ class LogState:
     abandoned: frozenset[int] = frozenset()
     retired: frozenset[int] = frozenset()
     retired_keys: frozenset[str] = frozenset()
-    records: Growing[Record] = field(default_factory=Growing)
+    rotations: Growing[Record] = field(default_factory=Growing)
+    retirements: Growing[Retirement] = field(default_factory=Growing)
     skips: Growing[Skip] = field(default_factory=Growing)
     _commits: Growing[Commit] = field(default_factory=Growing)
 
@@ -51,8 +66,48 @@ class LogState:
         """Every version of the run, by number."""
         return ByNumber(self._commits)
 
+    def restored(
+        self,
+        *,
+        seq: int,
+        nbytes: int,
+        head: Digest,
+        epoch: int,
+        writer: str,
+        rotations: Iterable[Record],
+        commits: Iterable[Commit],
+        skips: Iterable[Skip],
+        retirements: Iterable[Retirement],
+    ) -> LogState:
+        """Return this state moved on to a later one that a checkpoint describes.
+
+        What can be derived is derived, so that nothing is believed twice.
+        """
+        rotated, versions, given_up = Growing(rotations), Growing(commits), Growing(retirements)
+        return replace(
+            self,
+            seq=seq,
+            nbytes=nbytes,
+            head=head,
+            epoch=epoch,
+            writer=writer,
+            key=_key_after(rotated, self.key),
+            newest=versions[-1] if versions else None,
+            abandoned=frozenset(range(len(versions))) - _line(versions, len(versions) - 1),
+            retired=frozenset(v for gone in given_up for v in gone.body.versions),
+            retired_keys=frozenset(key for gone in given_up for key in gone.body.keys),
+            rotations=rotated,
+            retirements=given_up,
+            skips=Growing(skips),
+            _commits=versions,
+        )
+
     def apply(self, data: bytes) -> LogState:
-        """Return the state after one more record.
+        """Return the state after one more record.  Raises what `read` raises."""
+        return self.read(data)[1]
+
+    def read(self, data: bytes) -> tuple[Record, LogState]:
+        """Return one more record, verified, and the state after it.
 
         Raises RecordInvalid (the writer broke a rule), Tampered (chain or signature) or
         UntrustedKey; this state stays as it is.
@@ -71,17 +126,18 @@ class LogState:
                 self._check_skip(skip, what)
                 state = replace(self, skips=self.skips.append(skip))
             case Retire() as retire:
-                state = self._retire(retire, what)
+                state = self._retire(record, retire, what)
             case Rotate() as rotate:
                 if self.key is None:
                     raise RecordInvalid(what, "an unsigned run has no key to rotate")
-                state = replace(self, key=rotate.key)
-        return replace(
+                state = replace(self, key=rotate.key, rotations=self.rotations.append(record))
+        head = digest_bytes(data)
+        return record, replace(
             state,
+            run=head if self.run is None else self.run,
             seq=record.seq,
             nbytes=self.nbytes + len(data),
-            head=digest_bytes(data),
-            records=self.records.append(record),
+            head=head,
         )
 
     def _check_chain(self, record: Record, what: str) -> None:
@@ -149,12 +205,7 @@ class LogState:
         newest = None if self.newest is None else self.newest.version
         if commit.parent == newest:
             return self.abandoned
-        kept = set()
-        ancestor = commit.parent
-        while ancestor is not None:  # ends: every parent is an earlier version
-            kept.add(ancestor)
-            ancestor = self._commits[ancestor].parent
-        return frozenset(range(commit.version)) - kept
+        return frozenset(range(commit.version)) - _line(self._commits, commit.parent)
 
     def _check_skip(self, skip: Skip, what: str) -> None:
         for version, digest in ((skip.base_version, skip.base), (skip.version, skip.result)):
@@ -179,14 +230,30 @@ class LogState:
             names.add(body.full.prefix)
         return not names.isdisjoint(self.retired_keys)
 
-    def _retire(self, retire: Retire, what: str) -> LogState:
+    def _retire(self, record: Record, retire: Retire, what: str) -> LogState:
         for version in retire.versions:
             if version >= len(self._commits):
                 raise RecordInvalid(what, f"version {version} does not exist")
             if self.newest is not None and version == self.newest.version:
                 raise RecordInvalid(what, f"version {version} is the newest and cannot be retired")
+        retirement = Retirement(seq=record.seq, time=record.time, body=retire)
         return replace(
             self,
+            retirements=self.retirements.append(retirement),
             retired=self.retired.union(retire.versions),
             retired_keys=self.retired_keys.union(retire.keys),
         )
+
+
+def _line(commits: Sequence[Commit], version: int | None) -> set[int]:
+    """Return `version`, if there is such a one, and its ancestors."""
+    line: set[int] = set()
+    while version is not None and version >= 0:  # ends: every parent is an earlier version
+        line.add(version)
+        version = commits[version].parent
+    return line
+
+
+def _key_after(rotations: Sequence[Record], key: PublicKey | None) -> PublicKey | None:
+    last = rotations[-1].body if rotations else None
+    return last.key if isinstance(last, Rotate) else key

@@ -1,9 +1,13 @@
-"""The object store that a bulletin stands on: eight verbs, and the promise that each one makes."""
+"""The object store that a bulletin stands on: nine verbs, and the promise that each one makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
+
+from skerry.bulletin.errors import ShortObject
+
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 class ObjectStore(Protocol):
@@ -25,6 +29,15 @@ class ObjectStore(Protocol):
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         """Return bytes [start, stop).  Raises NotFound, and ShortObject when there are fewer."""
+        ...
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield bytes [start, stop) in order, in pieces as large as the store likes, never empty.
+
+        For much at once: the store fetches as it does best, in bounded memory, and goes on from the
+        byte reached as long as it can.  Errors come while iterating, after the bytes before them:
+        NotFound, ShortObject, and ObjectChanged when the bytes would be of two objects.
+        """
         ...
 
     def size(self, key: str) -> int:
@@ -52,9 +65,38 @@ class ObjectStore(Protocol):
         ...
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Yield the keys that start with `prefix` and are greater than `after`, in byte order."""
+        """Yield the keys that start with `prefix` and are greater than `after`, in byte order.
+
+        Raises ListUnsupported where there is no such thing as a list.
+        """
         ...
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there."""
         ...
+
+
+def check_range(start: int, stop: int) -> None:
+    """Raises ValueError for what is no range: a bug of the caller's, not an answer of a store."""
+    if not 0 <= start <= stop:
+        raise ValueError(f"expected 0 <= start <= stop, found [{start}, {stop})")
+
+
+def in_ranges(
+    get_range: Callable[[str, int, int], bytes],
+    key: str,
+    start: int,
+    stop: int,
+    *,
+    piece_bytes: int = _PIECE_BYTES,
+) -> Iterator[bytes]:
+    """Return `stream` for a store that is as fast with one range after the other."""
+    check_range(start, stop)
+    if start == stop:
+        get_range(key, start, stop)  # for its errors
+    for first in range(start, stop, piece_bytes):
+        last = min(first + piece_bytes, stop)
+        piece = get_range(key, first, last)
+        if len(piece) != last - first:  # all that follow would be at the wrong place
+            raise ShortObject(key, expected=last - first, found=len(piece))
+        yield piece

@@ -4,12 +4,11 @@
 2. the head of the log is still the record that this writer takes it for;
 3. one conditional put of `log/<seq>`, the only commit point;
 4. the slot is read back and holds the record;
-5. the hint is replaced, best effort.
+5. a checkpoint when one is due, then the hint, then what it cost: best effort.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -18,20 +17,19 @@ from typing import Self
 from skerry.bulletin import keys
 from skerry.bulletin.append import Appender
 from skerry.bulletin.bodies import download_bytes
-from skerry.bulletin.errors import StoreError, VersionUnknown
+from skerry.bulletin.errors import VersionUnknown
 from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.patience import Patience
 from skerry.bulletin.probe import probe_store
 from skerry.bulletin.reader import DEFAULT_WAIT, BulletinReader
 from skerry.bulletin.records import Body, Commit, Full, ObjectRef, Record, Retire, Rotate, Skip
 from skerry.bulletin.signing import PublicKey, Signer
+from skerry.bulletin.signposts import Signposts
 from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.stores.metered import Metered
 from skerry.bulletin.uploads import Uploads
 from skerry.codec.digest import Digest
 from skerry.codec.layout import Layout
-from skerry.codec.strict_json import canonical
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_PATIENCE = Patience(limit_s=60.0)
 
@@ -52,11 +50,14 @@ class BulletinWriter:
     alarm); this writer is stopped then, and every later call raises the same error.
     """
 
-    def __init__(self, reader: BulletinReader, appender: Appender, uploads: Uploads) -> None:
+    def __init__(
+        self, reader: BulletinReader, appender: Appender, uploads: Uploads, signposts: Signposts
+    ) -> None:
         """Use `open`."""
         self.reader = reader
         self._appender = appender
         self._uploads = uploads
+        self._signposts = signposts
 
     @classmethod
     def open(
@@ -76,13 +77,16 @@ class BulletinWriter:
         Raises StoreUnsafe, KeyMismatch, what BulletinReader.refresh raises, or CommitConflict when
         other writers keep taking the run first.
         """
+        store = store if isinstance(store, Metered) else Metered(store)
+        since = store.usage()
         probe_store(store, nonce=nonce, patience=patience)
         reader = BulletinReader(store, pinned_key=pinned_key, wait=wait)
         appender = Appender(
             reader, signer=signer, writer=writer, patience=patience, nonce=nonce, now=now
         )
         appender.open_epoch()
-        return cls(reader, appender, Uploads(store, nonce=nonce))
+        signposts = Signposts(store, reader, since=since)
+        return cls(reader, appender, Uploads(store, nonce=nonce), signposts)
 
     @property
     def epoch(self) -> int:
@@ -202,9 +206,5 @@ class BulletinWriter:
 
     def _appended(self, record: Record) -> Record:
         self._uploads.forget()
-        hint = {"seq": record.seq, "digest": self.reader.state.head}
-        try:
-            self.reader.store.replace(keys.HINT, canonical(hint))
-        except StoreError as error:
-            logger.warning("the hint stays behind: %s", error)
+        self._signposts.put_up(record, self._appender.signer)
         return record

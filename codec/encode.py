@@ -16,7 +16,7 @@ import numpy as np
 from skerry.codec import kernel
 from skerry.codec.compress import compress
 from skerry.codec.context import Coded
-from skerry.codec.digest import Digest, digest_bytes
+from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.dtypes import DType, Words
 from skerry.codec.errors import StructureMismatch
 from skerry.codec.index import ChunkEntry, FileEntry, Mode, PackIndex, write_index
@@ -42,6 +42,7 @@ _MOST_BYTES_PER_CHANGE = 4  # of two-byte words, which wider ones only exceed in
 _SAMPLE = 4096  # magnitudes that an estimate looks at
 
 Leaves = Mapping[str, Mapping[int, Digest]]  # by tensor name and leaf number
+DigestOf = Callable[[int, int], Digest]  # of (tensor number, leaf number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,10 @@ def encode_pack(
         dtype = layout.tensors[number].type
         return scan_chunk(number, start, before, after, dtype, level)
 
-    def leaves(places: Iterable[tuple[int, int]]) -> Leaves:
-        return _hash_leaves(layout, new, places) if digests is None else _known(digests, places)
-
     return encode_scanned(
         layout,
         filter(None, ordered(scan, chunks(), threads)),
-        leaves,
+        _LeafHash(layout, new) if digests is None else digests.leaf,
         base=base,
         files=files,
         chunk_words=chunk_words,
@@ -146,7 +144,7 @@ def may_be_dense(diff: ChunkDiff, raw_bytes: int, level: Level) -> bool:
 def encode_scanned(
     layout: Layout,
     chunks: Iterable[ScannedChunk],
-    leaves: Callable[[Iterable[tuple[int, int]]], Leaves],
+    digest_of: DigestOf,
     *,
     base: Digest,
     files: Mapping[str, bytes] | None = None,
@@ -156,14 +154,14 @@ def encode_scanned(
 ) -> EncodedPack:
     """Return the pack of chunks that were scanned at this level, ascending.
 
-    `leaves` returns the result digests of the leaves (tensor number, leaf number) that it is given,
-    once all chunks were taken.
+    `digest_of` returns the result digest of a leaf that changed: it is asked once all chunks were
+    taken, in ascending order.
     """
     encoder = _Encoder(layout, chunk_words, level, threads)
     for chunk in chunks:
         encoder.add(chunk)
     encoder.flush()
-    return encoder.finish(base, files or {}, leaves)
+    return encoder.finish(base, files or {}, digest_of)
 
 
 @dataclass(slots=True)
@@ -230,12 +228,7 @@ class _Encoder:
         )
         self.payloads.append(payload)
 
-    def finish(
-        self,
-        base: Digest,
-        files: Mapping[str, bytes],
-        leaves: Callable[[Iterable[tuple[int, int]]], Leaves],
-    ) -> EncodedPack:
+    def finish(self, base: Digest, files: Mapping[str, bytes], digest_of: DigestOf) -> EncodedPack:
         """Put the pack together."""
         specs = self.layout.tensors
         order = sorted(
@@ -260,12 +253,12 @@ class _Encoder:
             ),
             _INDEX_LEVEL,
         )
-        places = leaves_of(entries, specs)
-        results = leaves(places)
-        checks = [
-            bytes.fromhex(results[specs[tensor].name][leaf])[:LEAF_CHECK_BYTES]
-            for tensor, leaf in places
-        ]
+        leaves: dict[str, dict[int, Digest]] = {}
+        checks = []
+        for tensor, leaf in leaves_of(entries, specs):
+            digest = digest_of(tensor, leaf)
+            leaves.setdefault(specs[tensor].name, {})[leaf] = digest
+            checks.append(bytes.fromhex(digest)[:LEAF_CHECK_BYTES])
         header = HEADER.pack(MAGIC, FORMAT, len(index), bytes.fromhex(base))
         payloads = [self.payloads[i] for i in order]
         nbytes = dict.fromkeys(self.changed, 0)
@@ -273,7 +266,7 @@ class _Encoder:
             nbytes[entry.tensor] += entry.size
         return EncodedPack(
             data=b"".join([header, index, *checks, *stored, *payloads]),
-            leaves=results,
+            leaves=leaves,
             stats=tuple(
                 TensorStat(
                     name=specs[t].name,
@@ -293,23 +286,21 @@ def _words(spec: TensorSpec, read: Read) -> Words:
     return spec.view(data)
 
 
-def _hash_leaves(layout: Layout, new: Read, places: Iterable[tuple[int, int]]) -> Leaves:
-    result: dict[str, dict[int, Digest]] = {}
-    data, before = np.zeros(0, np.uint8), -1
-    for tensor, leaf in places:
-        spec = layout.tensors[tensor]
-        if tensor != before:
-            data, before = new(spec), tensor
+@dataclass(slots=True)
+class _LeafHash:
+    """Hashes leaves; a tensor is read once for those that are asked for one after another."""
+
+    layout: Layout
+    read: Read
+    _tensor: int = -1
+    _data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+    def __call__(self, tensor: int, leaf: int) -> Digest:
+        spec = self.layout.tensors[tensor]
+        if tensor != self._tensor:
+            self._tensor, self._data = tensor, self.read(spec)
         start, stop = leaf_range(spec, leaf)
-        result.setdefault(spec.name, {})[leaf] = digest_bytes(data[start:stop])
-    return result
-
-
-def _known(digests: WeightsDigest, places: Iterable[tuple[int, int]]) -> Leaves:
-    result: dict[str, dict[int, Digest]] = {}
-    for tensor, leaf in places:
-        result.setdefault(digests.tensors[tensor].name, {})[leaf] = digests.leaves[tensor][leaf]
-    return result
+        return digest_bytes(self._data[start:stop])
 
 
 def _dense_form(old: Words, new: Words, level: Level) -> tuple[Mode, bytes]:

@@ -19,7 +19,7 @@ import numpy as np
 from skerry.codec import kernel
 from skerry.codec.digest import LEAF_BYTES, Bytes, Digest, digest_bytes
 from skerry.codec.dtypes import Words
-from skerry.codec.encode import EncodedPack, Leaves, ScannedChunk, encode_scanned, scan_chunk
+from skerry.codec.encode import EncodedPack, ScannedChunk, encode_scanned, scan_chunk
 from skerry.codec.errors import ResultMismatch, StructureMismatch
 from skerry.codec.layout import Layout
 from skerry.codec.level import Level
@@ -77,16 +77,10 @@ def fold_packs(
             digests[leaf.tensor, leaf.number] = digest
             yield from scanned
 
-    def leaves(places: Iterable[tuple[int, int]]) -> Leaves:
-        result: dict[str, dict[int, Digest]] = {}
-        for tensor, leaf in places:
-            result.setdefault(layout.tensors[tensor].name, {})[leaf] = digests[tensor, leaf]
-        return result
-
     return encode_scanned(
         layout,
         chunks(),
-        leaves,
+        lambda tensor, leaf: digests[tensor, leaf],
         base=packs[0].base,
         files=files,
         level=level,

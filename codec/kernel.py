@@ -6,7 +6,7 @@ Every kernel gives the same bytes and refuses the same ones.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
@@ -120,6 +120,12 @@ def use(name: str) -> None:
     if name not in kernels:
         raise ValueError(f"kernel {name!r} is not there; this machine has {', '.join(kernels)}")
     _chosen = kernels[name]
+
+
+def use_from(environment: Mapping[str, str]) -> None:
+    """Use the kernel that SKERRY_KERNEL names, if it names one.  Raises as `use`."""
+    if "SKERRY_KERNEL" in environment:
+        use(environment["SKERRY_KERNEL"])
 
 
 @contextmanager

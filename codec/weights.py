@@ -28,6 +28,10 @@ class WeightsDigest:
     tensors: tuple[TensorSpec, ...]
     leaves: tuple[tuple[Digest, ...], ...]
 
+    def leaf(self, tensor: int, number: int) -> Digest:
+        """Return the digest of one leaf of a tensor, a number in the table."""
+        return self.leaves[tensor][number]
+
     def version(self) -> Digest:
         """Return the version digest."""
         return version_digest(

@@ -6,17 +6,15 @@ The agent needs neither torch nor an HTTP stack; `service` puts one around it.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from skerry.bulletin import keys
-from skerry.bulletin.errors import BulletinError
 from skerry.bulletin.reader import BulletinReader
 from skerry.inference.engine import Engine
 from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import Stopped
 from skerry.island_agent.fetch import Fetcher
@@ -69,7 +67,6 @@ class Agent:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="skerry-mirror")
         self._mirror: Mirror | None = None
         self._reconciler: Reconciler | None = None
-        self._announced: bytes = b""
 
     @property
     def mirror(self) -> Mirror:
@@ -143,6 +140,21 @@ class Agent:
 
     async def run(self) -> None:
         """Reconcile until `stop`.  Errors are recorded in the status and the loop goes on."""
+        announcer = None
+        if self.config.announce:
+            announcer = Announcer(
+                self.reader.store,
+                self.state,
+                interval_s=self.config.announce_s,
+                heartbeat_s=self.config.heartbeat_s,
+            )
+            announcer.start()
+        await self._reconcile()
+        self.state.phase = "stopped"
+        if announcer is not None:
+            await asyncio.to_thread(announcer.stop)
+
+    async def _reconcile(self) -> None:
         retry_s, poll_s = self.config.retry_s, self.config.poll_s
         while not self._stopping.is_set():
             try:
@@ -158,9 +170,7 @@ class Agent:
                 retry_s = self.config.retry_s
                 poll_s = self.config.poll_s if moved else min(1.5 * poll_s, self.config.idle_poll_s)
                 delay_s = 0.0 if moved else poll_s
-            await self._announce()
             await self._sleep(delay_s)
-        self.state.phase = "stopped"
 
     def stop(self) -> None:
         """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
@@ -182,20 +192,3 @@ class Agent:
                 await self._stopping.wait()
         except TimeoutError:
             return
-
-    async def _announce(self) -> None:
-        """Leave the status in the bulletin, best effort: stores may be read-only."""
-        if not self.config.announce:
-            return
-        status = {**self.status(), "bytes_done": 0, "bytes_total": 0, "phase": "announced"}
-        data = json.dumps(status, sort_keys=True).encode()
-        if data == self._announced:
-            return
-        key = keys.island(self.config.island)
-        try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._pool, self.reader.store.replace, key, data
-            )
-        except (BulletinError, OSError) as error:
-            logger.debug("status not announced key=%s error=%r", key, error)
-        self._announced = data

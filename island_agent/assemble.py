@@ -54,7 +54,7 @@ def build(
     *,
     scratch: Path,
     hook: Hook,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> tuple[Layout, WeightsDigest]:
     """Verify the downloaded full, patch it to the target, verify that; all of it durable.
 

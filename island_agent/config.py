@@ -21,6 +21,9 @@ class AgentConfig:
     the pause by one hash.  `audit_engines` hashes them right after instead, while it serves, and
     takes an engine that holds other weights out of service.  `threads` decode patches, None: one
     for each usable CPU.
+
+    With `announce` the status is left in the bulletin when it has changed, at most every
+    `announce_s`, and every `heartbeat_s`; what is being read is leased for three of these.
     """
 
     directory: Path
@@ -36,6 +39,8 @@ class AgentConfig:
     audit_engines: bool = False
     threads: int | None = None
     announce: bool = True
+    announce_s: float = 1.0
+    heartbeat_s: float = 30.0
     history: int = 32
     fetch: FetchConfig = field(default_factory=FetchConfig)
 
@@ -51,5 +56,9 @@ class AgentConfig:
             raise ValueError(f"drain_s is not negative, found {self.drain_s}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is at least 1, found {self.threads}")
+        if not 0 < self.announce_s <= self.heartbeat_s:
+            raise ValueError(
+                f"0 < announce_s <= heartbeat_s, found {self.announce_s}, {self.heartbeat_s}"
+            )
         if self.history < 1:
             raise ValueError(f"history is at least 1, found {self.history}")

@@ -8,6 +8,7 @@ IslandError
 ├── RunUnknown             files, and no marker that says of which run the operator: may they go?
 ├── LogBehind              the log shows less than the island holds    nobody: waits for the log
 ├── TargetRefused          the wanted version is no target             the operator
+├── VersionCollected       a planned object was collected meanwhile    the agent: plans anew
 ├── ChainRefused           the log's chain contradicts itself          the publisher
 ├── FetchError
 │   ├── ObjectUnavailable  not readable within the stated attempts     the agent: tries later
@@ -73,6 +74,17 @@ class TargetRefused(IslandError):
     """The wanted version is abandoned or older than what is held."""
 
     acts = "the operator"
+
+
+class VersionCollected(IslandError):
+    """An object that was planned with has been retired since, and is not there any more."""
+
+    acts = "the agent: it plans anew from the newest log"
+
+    def __init__(self, version: int, name: str) -> None:
+        super().__init__(f"on the way to version {version}: {name} was collected meanwhile")
+        self.version = version
+        self.name = name
 
 
 class ChainRefused(IslandError):

@@ -1,9 +1,9 @@
-"""Objects from the bulletin into files: bounded ranges, resumed, verified, never half believed.
+"""Objects from the bulletin into files: streamed, resumed, verified, never half believed.
 
-An object under way is `spool/<digest>.part`, always a prefix of the whole: ranges are read side by
-side but appended in order, so that a restart goes on where the last one stopped.  What has its
-final name had the promised size and digest.  Only FetchError, Stopped and OSError (this host's
-disk) escape.
+An object under way is `spool/<digest>.part`, always a prefix of the whole: the store reads ahead as
+it does best but hands over in order, so that a restart goes on where the last one stopped.  What
+has its final name had the promised size and digest.  Only FetchError, Stopped and OSError (this
+host's disk) escape.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +32,12 @@ _DIGEST_ATTEMPTS = 2  # a part kept from an earlier run may be damaged; a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchConfig:
-    """How to read from the store: `attempts` per range, pauses from `backoff_s` on, doubling.
+    """How to read from the store: so many `attempts` in a row that bring nothing, with pauses that
+    double from `backoff_s` on.
 
-    `parallel` ranges are read at one time, of at most as many objects, each of which may hold as
-    many ranges that wait for an earlier one: memory for `range_bytes * parallel**2`, 128 MiB.
+    `parallel` objects are read at one time, each in as much memory as one stream of the store has.
     """
 
-    range_bytes: int = 8 * 1024 * 1024
     parallel: int = 4
     attempts: int = 6
     backoff_s: float = 0.2
@@ -47,8 +45,8 @@ class FetchConfig:
     spool_bytes: int = 256 * 1024**3
 
     def __post_init__(self) -> None:
-        if min(self.range_bytes, self.parallel, self.attempts, self.spool_bytes) < 1:
-            raise ValueError("range_bytes, parallel, attempts and spool_bytes are at least 1")
+        if min(self.parallel, self.attempts, self.spool_bytes) < 1:
+            raise ValueError("parallel, attempts and spool_bytes are at least 1")
         if min(self.backoff_s, self.backoff_limit_s) < 0:
             raise ValueError("backoff_s and backoff_limit_s are not negative")
 
@@ -85,7 +83,6 @@ class Fetcher:
         self._random = random or Random()
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(self._config.parallel)  # reads at one time
 
     def begin(self) -> None:
         """Start counting the bytes of a new job."""
@@ -162,19 +159,33 @@ class Fetcher:
             file.flush()
             os.fsync(file.fileno())
 
-    def _append(self, ref: ObjectRef, file: BinaryIO, start: int) -> None:
-        if ref.size - start <= self._config.range_bytes:
-            if start < ref.size:
-                self._write(file, self._read(ref, start, ref.size))
-            return
-        waiting: deque[Future[bytes]] = deque()
-        with _threads(self._config.parallel) as readers:
-            for first, last in self._ranges(start, ref.size):
-                waiting.append(readers.submit(self._read, ref, first, last))
-                if len(waiting) == self._config.parallel:
-                    self._write(file, waiting.popleft().result())
-            while waiting:
-                self._write(file, waiting.popleft().result())
+    def _append(self, ref: ObjectRef, file: BinaryIO, position: int) -> None:
+        fruitless = 0
+        while position < ref.size:
+            if fruitless:
+                self._pause(fruitless)
+            self.check_stop()
+            start = position
+            problem: Exception | str = ""
+            stream = self._store.stream(ref.key, start, ref.size)
+            while position < ref.size and not problem:
+                try:
+                    piece = next(stream, b"")
+                except (StoreError, OSError) as error:
+                    problem = error
+                    break
+                if 0 < len(piece) <= ref.size - position:
+                    self._write(file, piece)
+                    position += len(piece)
+                    self.check_stop()
+                else:
+                    found = position + len(piece) - start
+                    problem = f"expected {ref.size - start} bytes, found {found}"
+            if problem:
+                fruitless = 1 if position > start else fruitless + 1
+                if fruitless >= self._config.attempts:
+                    rule = f"from byte {position} on, {self._config.attempts} attempts: {problem}"
+                    raise ObjectUnavailable(ref.key, rule)
 
     def _write(self, file: BinaryIO, data: bytes) -> None:
         file.write(data)
@@ -189,29 +200,6 @@ class Fetcher:
             self.progress.job_bytes += size
             if self._on_bytes is not None:
                 self._on_bytes(self.progress.job_bytes)
-
-    def _ranges(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        for first in range(start, size, self._config.range_bytes):
-            yield first, min(first + self._config.range_bytes, size)
-
-    def _read(self, ref: ObjectRef, first: int, last: int) -> bytes:
-        problem: Exception | str = ""
-        for attempt in range(self._config.attempts):
-            if attempt:
-                self._pause(attempt)
-            self.check_stop()
-            try:
-                with self._slots:
-                    data = self._store.get_range(ref.key, first, last)
-            except (StoreError, OSError) as error:
-                problem = error
-                continue
-            if len(data) == last - first:
-                return data
-            problem = f"expected {last - first} bytes, found {len(data)}"
-        raise ObjectUnavailable(
-            ref.key, f"bytes {first} to {last}, {self._config.attempts} attempts: {problem}"
-        )
 
     def _pause(self, attempt: int) -> None:
         with self._lock:

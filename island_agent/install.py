@@ -27,7 +27,6 @@ from skerry.island_agent.journal_writer import JournalWriter
 from skerry.island_agent.marker import Held, Marker
 from skerry.island_agent.plan import PatchStep
 from skerry.island_agent.state import State
-from skerry.publisher.threads import thread_count
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def stage(
     target: Held,
     layout: Layout,
     hook: Hook,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> Journal:
     """Decode `packs` against the mirror and make the install record durable (steps 2 and 3).
 
@@ -84,9 +83,7 @@ def stage(
     record = state.places.install_record
     with JournalWriter(record, run=marker.run, origin=origin, target=target) as writer:
         leaves: dict[str, Mapping[int, Digest]] = {}
-        decoded = fold_changes(
-            checkpoint.layout, packs, checkpoint.read, threads=thread_count(threads)
-        )
+        decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=threads)
         for changes in decoded:
             writer.add_tensor(changes, changes.leaves)
             leaves[changes.spec.name] = changes.leaves
@@ -156,7 +153,7 @@ def write_in_place(
     layout: Layout,
     scratch: Path,
     hook: Hook,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> WeightsDigest:
     """Patch a directory that nobody reads yet, without a record; return the new leaf digests.
 
@@ -165,7 +162,7 @@ def write_in_place(
     if difference := describe_difference(checkpoint.layout, layout):
         raise StructureMismatch(difference)
     written: dict[str, dict[int, Digest]] = {}
-    decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=thread_count(threads))
+    decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=threads)
     for changes in decoded:
         checkpoint.write_words(changes)
         written[changes.spec.name] = checkpoint.hash_leaves(changes.spec, changes.leaves)

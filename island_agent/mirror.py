@@ -22,6 +22,7 @@ from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.marker import Held, Marker
 from skerry.island_agent.state import Places, State
+from skerry.publisher.threads import thread_count
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Mirror:
     """One open mirror; only `open` makes one.  Not for concurrent use."""
 
-    def __init__(self, state: State, hook: Hook, threads: int | None) -> None:
+    def __init__(self, state: State, hook: Hook, threads: int) -> None:
         self._state = state
         self._hook = hook
         self.threads = threads
@@ -53,7 +54,7 @@ class Mirror:
         `verify` hashes every byte; `threads` decode, None: one for each usable CPU.  A damaged
         mirror opens as one that holds nothing; `damage` says why.  Raises MirrorBusy.
         """
-        mirror = cls(State(Places(root)), hook, threads)
+        mirror = cls(State(Places(root)), hook, thread_count(threads))
         try:
             mirror.settle()
             if verify and mirror.held is not None:

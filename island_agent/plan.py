@@ -57,11 +57,15 @@ class PatchStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How to get to `target`: from `anchor`, or from what is held; then `patches` in order."""
+    """How to get to `target`: from `anchor`, or from what is held; then `patches` in order.
+
+    `legs` are the same steps as (from, to) versions; from None: a full.
+    """
 
     target: Held
     anchor: Anchor | None
     patches: tuple[PatchStep, ...]
+    legs: tuple[tuple[int | None, int], ...]
     nbytes: int
 
     @property
@@ -136,8 +140,20 @@ def route(state: LogState, *, have: int | None, want: int) -> Route:
         target=at,
         anchor=anchor,
         patches=tuple(_patch(step) for step in patches),
+        legs=tuple((step.base, step.version) for step in steps),
         nbytes=sum(step.nbytes for step in steps),
     )
+
+
+def collected(state: LogState, route: Route) -> str | None:
+    """Return an object of the route that the log has retired since, if there is one."""
+    names = [ref.key for ref in route.packs]
+    if route.anchor is not None:
+        names.insert(0, route.anchor.full.prefix)
+    if route.target.version in state.retired:  # its layout goes with it
+        names.append(f"version {route.target.version}")
+        return next((name for name in names if name in state.retired_keys), names[-1])
+    return next((name for name in names if name in state.retired_keys), None)
 
 
 def nearest(state: LogState, *, have: int | None, want: int) -> Route:

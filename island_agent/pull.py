@@ -13,18 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.bulletin.errors import VersionUnknown
+from skerry.bulletin.errors import NotFound, VersionUnknown
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Digest
 from skerry.codec.weights import WeightsDigest, digest_weights
 from skerry.island_agent import assemble, plan
 from skerry.island_agent.checkpoint import Checkpoint, compare_files
-from skerry.island_agent.errors import MirrorBusy, MirrorDamaged, PullRefused
+from skerry.island_agent.errors import (
+    MirrorBusy,
+    MirrorDamaged,
+    ObjectUnavailable,
+    PullRefused,
+    VersionCollected,
+)
 from skerry.island_agent.fetch import FetchConfig, Fetcher
 from skerry.island_agent.files import remove, rename
 from skerry.island_agent.hooks import no_hook
 from skerry.island_agent.marker import Held
+from skerry.publisher.threads import thread_count
 
 Progress = Callable[[int, int], None]
 Leaves = Mapping[str, Mapping[int, Digest]]
@@ -59,7 +66,8 @@ def pull(
 
     A directory that is already identical is left alone.  `progress` is told bytes done and in all;
     `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there),
-    MirrorBusy (another pull is at work), FetchError, and what the log or the packs are refused for.
+    MirrorBusy (another pull is at work), VersionCollected (`version` was, meanwhile), FetchError,
+    and what the log or the packs are refused for.
     """
     reader.refresh()
     commit = _commit(reader, version)
@@ -72,24 +80,54 @@ def pull(
                 f"{target}: not empty and not version {commit.version}: {report.differences[0]}"
             )
         return _held(commit)
-    route = plan.route(reader.state, have=None, want=commit.version)
     with _workplace(target) as work:
-        tree, spool = work / "tree", work / "spool"
-        spool.mkdir(exist_ok=True)
+        while True:
+            route = plan.route(reader.state, have=None, want=commit.version)
+            try:
+                _rebuild(reader, route, target, work, progress, config, threads)
+                return route.target
+            except (NotFound, ObjectUnavailable) as error:
+                reader.refresh()
+                name = plan.collected(reader.state, route)
+                if name is None:
+                    raise
+                if commit.version in reader.state.retired and version is not None:
+                    raise VersionCollected(commit.version, name) from error
+                # It was no part of the plan's log, so every turn has a newer one.
+                commit = _commit(reader, version)
 
-        def tell(done: int) -> None:
-            if progress is not None:
-                progress(done, route.nbytes)
 
-        fetcher = Fetcher(reader.store, spool, config, on_bytes=tell)
-        assemble.download(route, tree, fetcher, reader.layout, no_hook)
-        assemble.build(
-            route, tree, spool, reader.layout, scratch=spool, hook=no_hook, threads=threads
-        )
-        if target.is_dir():
-            target.rmdir()  # empty, as seen above
-        rename(tree, target)
-    return route.target
+def _rebuild(
+    reader: BulletinReader,
+    route: plan.Route,
+    target: Path,
+    work: Path,
+    progress: Progress | None,
+    config: FetchConfig | None,
+    threads: int | None,
+) -> None:
+    """Follow a route in the hidden directory, and move the result to its place."""
+    tree, spool = work / "tree", work / "spool"
+    spool.mkdir(exist_ok=True)
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress(done, route.nbytes)
+
+    fetcher = Fetcher(reader.store, spool, config, on_bytes=tell)
+    assemble.download(route, tree, fetcher, reader.layout, no_hook)
+    assemble.build(
+        route,
+        tree,
+        spool,
+        reader.layout,
+        scratch=spool,
+        hook=no_hook,
+        threads=thread_count(threads),
+    )
+    if target.is_dir():
+        target.rmdir()  # empty, as seen above
+    rename(tree, target)
 
 
 def verify_directory(
@@ -133,7 +171,7 @@ def _known_leaves(reader: BulletinReader, commit: Commit) -> Leaves:
     known: dict[str, dict[int, Digest]] = {}
     at: Commit | None = commit
     for _ in range(_MANIFESTS):
-        if at is None or at.layout != commit.layout:
+        if at is None or at.layout != commit.layout or at.version in reader.state.retired:
             break
         for name, leaves in reader.manifest(at.manifest).leaves.items():
             for index, digest in leaves.items():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from skerry.bulletin.errors import NoPath
+from skerry.bulletin.errors import NoPath, NotFound
 from skerry.bulletin.reader import BulletinReader
 from skerry.codec.digest import Digest
 from skerry.codec.errors import CodecError
@@ -28,6 +28,7 @@ from skerry.island_agent.errors import (
     MirrorDamaged,
     ObjectCorrupt,
     ObjectUnavailable,
+    VersionCollected,
 )
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove, sync_directory
@@ -82,11 +83,23 @@ class Reconciler:
             self.status.last_error = self.status.last_error if self._ailing() else None
             return loaded
         route = self._route(want)
+        self.status.reading = route.legs
         try:
             await self._install(route)
-        except (CodecError, ObjectCorrupt, ObjectUnavailable, MirrorDamaged) as error:
+        except (NotFound, ObjectUnavailable) as error:
+            # Collected meanwhile: that is nobody's fault, and the next pass goes another way.
+            await self._do(self.reader.refresh)
+            name = plan.collected(self.reader.state, route)
+            if name is not None:
+                raise VersionCollected(want, name) from error
+            if isinstance(error, ObjectUnavailable):
+                await self._learn(route, error)
+            raise
+        except (CodecError, ObjectCorrupt, MirrorDamaged) as error:
             await self._learn(route, error)
             raise
+        finally:
+            self.status.reading = ()
         self._distrust = 0
         self._refused.clear()
         self.status.last_error = self.status.last_error if self._ailing() else None
@@ -113,9 +126,9 @@ class Reconciler:
         self.status.phase = "observing"
         records = await self._do(self.reader.refresh)
         state = self.reader.state
-        if not state.records:
+        if state.run is None:
             return
-        await self._do(self.mirror.bind, state.records[0].digest)
+        await self._do(self.mirror.bind, state.run)
         newest = state.newest
         self.status.run = self.mirror.run
         self.status.newest = None if newest is None else newest.version

@@ -76,6 +76,7 @@ class IslandStatus:
     lag: int = 0
     phase: str = "opening"
     bytes_total: int = 0
+    reading: tuple[tuple[int | None, int], ...] = ()
     progress: FetchProgress = field(default_factory=FetchProgress)
     last_error: Failure | None = None
     engines: dict[str, EngineStatus] = field(default_factory=dict)

@@ -57,7 +57,7 @@ def apply_patch_file(
         if weights != patch.pack.base:
             raise BaseMismatch(expected=patch.pack.base, found=weights)
         try:
-            _build(new, directory, patch, threads)
+            _build(new, directory, patch, thread_count(threads))
             _verify(new, patch, progress)
             checkpoint.check_unchanged()
             _exchange(directory, new, old)
@@ -66,7 +66,7 @@ def apply_patch_file(
     return True
 
 
-def _build(new: Path, directory: Path, patch: PatchFile, threads: int | None) -> None:
+def _build(new: Path, directory: Path, patch: PatchFile, threads: int) -> None:
     buffers = {}
     new.mkdir()
     shutil.copymode(directory, new)
@@ -75,7 +75,7 @@ def _build(new: Path, directory: Path, patch: PatchFile, threads: int | None) ->
         buffer = np.memmap(new / shard.name, np.uint8, "r+", shape=(shard.size,))
         buffer[: len(shard.header)] = np.frombuffer(shard.header, np.uint8)
         buffers[shard.name] = buffer
-    apply_pack(patch.layout, patch.pack, reads(buffers), threads=thread_count(threads))
+    apply_pack(patch.layout, patch.pack, reads(buffers), threads=threads)
     for buffer in buffers.values():
         buffer.flush()
     for side in patch.layout.side_files:

@@ -21,6 +21,7 @@ from skerry.publisher.errors import BaselineUnavailable
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.replay import apply_packs, carried_file, load_full
 from skerry.publisher.storage import MemoryStorage
+from skerry.publisher.threads import thread_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def audit(
         for ref in _usable(reader, skip.packs):
             yield from _object(reader, skip.version, ref)
     if deep:
-        yield from _deep(reader, [c for c in live if c.version in sound], progress, threads)
+        whole = [c for c in live if c.version in sound]
+        yield from _deep(reader, whole, progress, thread_count(threads))
 
 
 def _usable(reader: BulletinReader, refs: tuple[ObjectRef, ...]) -> tuple[ObjectRef, ...]:
@@ -131,7 +133,7 @@ def _files(version: int, layout: Layout, full: Full) -> Iterator[Finding]:
 
 
 def _deep(
-    reader: BulletinReader, commits: list[Commit], progress: Progress, threads: int | None
+    reader: BulletinReader, commits: list[Commit], progress: Progress, threads: int
 ) -> Iterator[Finding]:
     storage = MemoryStorage()
     held: Baseline | None = None
@@ -182,7 +184,7 @@ def _by_patch(
     held: Baseline | None,
     storage: MemoryStorage,
     progress: Progress,
-    threads: int | None,
+    threads: int,
 ) -> Baseline:
     assert commit.parent is not None
     if commit.parent in reader.state.retired:  # at best a step on the way to this version
@@ -212,7 +214,7 @@ def _by_skip(
     skip: Skip,
     storage: MemoryStorage,
     progress: Progress,
-    threads: int | None,
+    threads: int,
 ) -> Iterator[Finding]:
     commit = reader.state.commits[skip.version]
     try:

@@ -8,10 +8,10 @@ digest.  It advances after a commit, not before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from skerry.bulletin.errors import NoPath, Tampered, VersionGone, VersionUnknown
-from skerry.bulletin.lineage import plan
+from skerry.bulletin.lineage import Step, plan
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Bytes, leaf_digests
@@ -101,14 +101,16 @@ def rebuild(
     storage: Storage,
     *,
     held: Baseline | None = None,
+    retired_too: bool = False,
     progress: Progress = silent,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> Baseline:
     """Return the baseline of any published version, by the cheapest path.
 
     The path starts at `held`, which must not be used afterwards, or at what the storage keeps, or
-    at a full version.  Raises BaselineUnavailable when none leads there or the bytes are not what
-    the log says, VersionUnknown, and StoreError as it comes.
+    at a full version.  With `retired_too` a version that is a mere link will do.  Raises
+    BaselineUnavailable when none leads there or the bytes are not what the log says,
+    VersionUnknown, and StoreError as it comes.
     """
     commit = reader.state.commits.get(version)
     if commit is None:
@@ -119,7 +121,15 @@ def rebuild(
             held = _recall(reader, storage, progress)
         if held is not None and held.version == version:
             return held
-        return _walk(reader, held, commit, storage, progress, threads)
+        # What is left behind may be gone on from: a rollback of a rollback.
+        steps = plan(
+            reader.state,
+            have=None if held is None else held.version,
+            want=version,
+            abandoned_too=True,
+            retired_too=retired_too,
+        )
+        return _walk(reader, held, commit, steps, storage, progress, threads)
     except (NoPath, VersionGone, Tampered, CodecError) as error:
         raise BaselineUnavailable(version=version, why=str(error)) from error
 
@@ -161,13 +171,11 @@ def _walk(
     reader: BulletinReader,
     held: Baseline | None,
     commit: Commit,
+    steps: Sequence[Step],
     storage: Storage,
     progress: Progress,
-    threads: int | None,
+    threads: int,
 ) -> Baseline:
-    have = None if held is None else held.version
-    # What is left behind may be gone on from: a rollback of a rollback.
-    steps = plan(reader.state, have=have, want=commit.version, abandoned_too=True)
     buffers: Mapping[str, Bytes] = {} if held is None else held.buffers
     storage.begin()
     meter = Meter(progress, "fetch base", sum(step.nbytes for step in steps))

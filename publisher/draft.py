@@ -16,7 +16,7 @@ from skerry.codec.fold import fold_changes
 from skerry.codec.layout import Layout, SideFile
 from skerry.codec.level import Level
 from skerry.codec.pack import Pack
-from skerry.codec.tensors import TensorSpec
+from skerry.codec.tensors import Read, TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.errors import VerifyFailed
@@ -24,7 +24,6 @@ from skerry.publisher.levels import Choice, Coded
 from skerry.publisher.plan import Decision
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import PublishReport
-from skerry.publisher.threads import thread_count
 
 
 class Base(Protocol):
@@ -37,6 +36,28 @@ class Base(Protocol):
     def weights(self) -> WeightsDigest: ...
 
     def read(self, spec: TensorSpec) -> Bytes: ...
+
+
+class Encoder(Protocol):
+    """`encode_pack`, or what makes the same pack of weights that it has elsewhere."""
+
+    def __call__(
+        self,
+        layout: Layout,
+        old: Read,
+        new: Read,
+        *,
+        base: Digest,
+        files: Mapping[str, bytes],
+        level: Level,
+        threads: int,
+        digests: WeightsDigest,
+    ) -> EncodedPack:
+        """Return the patch from the weights of `old`, whose version digest is `base`, to `new`.
+
+        `digests` were measured on the bytes of `new`, and the patch is proven against them.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +163,9 @@ def encode(
     weights: WeightsDigest,
     *,
     level: Level = Level.DEFAULT,
-    threads: int | None = None,
+    threads: int = 1,
     progress: Progress = silent,
+    encoder: Encoder = encode_pack,
 ) -> EncodedPack:
     """Encode what leads from `base` to `checkpoint`; side files that changed travel whole.
 
@@ -154,14 +176,14 @@ def encode(
         side.name: checkpoint.side_file(side.name) for side in _changed_sides(base, checkpoint)
     }
     meter = Meter(progress, "encode", layout.nbytes)
-    return encode_pack(
+    return encoder(
         layout,
         base.read,
         meter.read(checkpoint.read),
         base=base.weights.version(),
         files=files,
         level=level,
-        threads=thread_count(threads),
+        threads=threads,
         digests=weights,
     )
 
@@ -172,14 +194,14 @@ def prove(
     checkpoint: Checkpoint,
     weights: WeightsDigest,
     *,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> None:
     """Decode the patch against its base: the last gate before anything is uploaded.
 
     `weights` was measured on the new bytes, without the encoder's help.  Raises VerifyFailed.
     """
     pack = Pack.parse(encoded.data, checkpoint.layout)
-    decoded = fold_changes(checkpoint.layout, [pack], base.read, threads=thread_count(threads))
+    decoded = fold_changes(checkpoint.layout, [pack], base.read, threads=threads)
     try:
         leaves = {changes.spec.name: changes.leaves for changes in decoded}
     except ResultMismatch as error:

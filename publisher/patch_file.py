@@ -33,6 +33,7 @@ from skerry.codec.weights import WeightsDigest, digest_weights
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.draft import encode, prove
 from skerry.publisher.progress import Meter, Progress, silent
+from skerry.publisher.threads import thread_count
 
 MAGIC = b"SKRYPTCH"
 FORMAT = 1
@@ -116,6 +117,7 @@ def make_patch(
     difference = describe_difference(old.layout, new.layout)
     if difference:
         raise StructureMismatch(f"no patch leads from one to the other: {difference}")
+    threads = thread_count(threads)
     base, target = MeasuredCheckpoint(old, progress), MeasuredCheckpoint(new, progress)
     encoded = encode(base, new, target.weights, level=level, threads=threads, progress=progress)
     prove(encoded, base, new, target.weights, threads=threads)

@@ -54,11 +54,13 @@ def decide(
     full_bytes: int,
     forced: bool,
     config: PublisherConfig,
+    retired: bool = False,
 ) -> Decision:
     """Choose the form of the next version.
 
     `chain` leads to its parent, None for the first version; `difference` says how the structure
-    changed; `patch_bytes` is None when there is no patch to choose, 0 when nothing changed.
+    changed; `patch_bytes` is None when there is no patch to choose, 0 when nothing changed;
+    `retired` says that a record has given up an object of that very name.
     """
     if chain is None:
         return Decision(patch=False, full=True, reason="first version")
@@ -68,6 +70,8 @@ def decide(
         return Decision(patch=False, full=True, reason="forced, without the parent's bytes")
     if patch_bytes == 0 and not forced:
         return Decision(patch=True, full=False, reason="nothing changed")
+    if retired:
+        return Decision(patch=False, full=True, reason="the same patch was retired before")
     if patch_bytes >= full_bytes:
         return Decision(
             patch=False,

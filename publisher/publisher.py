@@ -7,35 +7,43 @@ moves after the record; a failure anywhere before it leaves no version, and publ
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 
+from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, VersionUnknown
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.writer import BulletinWriter
+from skerry.codec.digest import digest_bytes
+from skerry.codec.encode import encode_pack
 from skerry.codec.layout import describe_difference
 from skerry.codec.weights import digest_weights
 from skerry.publisher.arrays import Served
 from skerry.publisher.baseline import Baseline, from_checkpoint, rebuild
 from skerry.publisher.checkpoint import Checkpoint
 from skerry.publisher.config import PublisherConfig
-from skerry.publisher.draft import Draft, encode, is_same, prove
+from skerry.publisher.draft import Draft, Encoder, encode, is_same, prove
 from skerry.publisher.errors import BaselineUnavailable, CheckpointChanged
 from skerry.publisher.levels import LevelModel
 from skerry.publisher.plan import chain_to, decide
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import Clock, PublishReport
 from skerry.publisher.storage import MemoryStorage, Storage
-from skerry.publisher.threads import thread_count
+from skerry.publisher.upkeep import Upkeep
 from skerry.publisher.upload import upload
 
 logger = logging.getLogger(__name__)
 
 
 class Publisher:
-    """The one writer of a run.  Not safe for use by several threads at once."""
+    """The one writer of a run.  Not safe for use by several threads at once.
+
+    With `upkeep` in its config a thread of its own compacts and collects the run between versions,
+    until `close`.
+    """
 
     def __init__(
         self, writer: BulletinWriter, *, config: PublisherConfig, storage: Storage
@@ -44,9 +52,13 @@ class Publisher:
         self._config = config
         self._storage = storage
         self._baseline: Baseline | None = None
-        self._threads = thread_count(config.threads)
+        self._turn = threading.RLock()
+        self._upkeep: Upkeep | None = None
+        if config.upkeep is not None:
+            self._upkeep = Upkeep(writer, config.upkeep, self._turn, threads=config.threads)
+            self._upkeep.start()
         self._levels = LevelModel.of(
-            config.level, threads=self._threads, link_mbit=config.link_mbit
+            config.level, threads=config.threads, link_mbit=config.link_mbit
         )
 
     @classmethod
@@ -63,6 +75,11 @@ class Publisher:
         writer = BulletinWriter.open(store, signer=signer, writer=config.writer)
         return cls(writer, config=config, storage=storage or MemoryStorage())
 
+    def close(self) -> None:
+        """End the upkeep beside publishing, after the step under way.  Idempotent."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
+
     @property
     def reader(self) -> BulletinReader:
         return self.writer.reader
@@ -76,12 +93,13 @@ class Publisher:
         recipe: Mapping[str, object] | None = None,
         max_shard_bytes: int = 5_000_000_000,
         force_full: bool = False,
+        encoder: Encoder = encode_pack,
     ) -> PublishReport:
         """Publish arrays in memory, which must not change until this returns."""
         checkpoint = Checkpoint.from_arrays(
             arrays, side_files=side_files, recipe=recipe, max_shard_bytes=max_shard_bytes
         )
-        return self.publish(checkpoint, step=step, force_full=force_full)
+        return self.publish(checkpoint, step=step, force_full=force_full, encoder=encoder)
 
     def publish(
         self,
@@ -91,6 +109,7 @@ class Publisher:
         parent: int | None = None,
         force_full: bool = False,
         progress: Progress = silent,
+        encoder: Encoder = encode_pack,
     ) -> PublishReport:
         """Publish one version.  A version equal to its parent is one, too.
 
@@ -98,6 +117,18 @@ class Publisher:
         older parent rolls back or forks.  Raises PublisherError and BulletinError; except for an
         unknown outcome of the commit itself, nothing is published then.
         """
+        with self._turn:  # what is looked up and uploaded must not be collected before the record
+            return self._publish(checkpoint, step, parent, force_full, progress, encoder)
+
+    def _publish(
+        self,
+        checkpoint: Checkpoint,
+        step: int | None,
+        parent: int | None,
+        force_full: bool,
+        progress: Progress,
+        encoder: Encoder,
+    ) -> PublishReport:
         clock = Clock()
         self.writer.settle()  # of a commit whose outcome was unknown: it is a version, or we stop
         newest = self.reader.state.newest
@@ -106,7 +137,7 @@ class Publisher:
         ancestor = self._ancestor(newest, parent)
         with clock.phase("base"):
             base = self._base(ancestor, force_full, progress)
-        draft = self._draft(checkpoint, ancestor, base, force_full, clock, progress)
+        draft = self._draft(checkpoint, ancestor, base, force_full, clock, progress, encoder)
         coded = draft.coded(clock.seconds)
         if coded is not None:
             self._levels = self._levels.after_patch(coded)
@@ -165,7 +196,7 @@ class Publisher:
                 self._storage,
                 held=held if held is not None and self._agrees(held) else None,
                 progress=progress,
-                threads=self._threads,
+                threads=self._config.threads,
             )
         except (BaselineUnavailable, BulletinError) as error:
             if not force_full:
@@ -187,6 +218,7 @@ class Publisher:
         force_full: bool,
         clock: Clock,
         progress: Progress,
+        encoder: Encoder,
     ) -> Draft:
         layout = checkpoint.layout
         with clock.phase("digest"):
@@ -202,12 +234,13 @@ class Publisher:
                     checkpoint,
                     weights,
                     level=choice.level,
-                    threads=self._threads,
+                    threads=self._config.threads,
                     progress=progress,
+                    encoder=encoder,
                 )
             if self._config.verify:
                 with clock.phase("verify"):
-                    prove(encoded, base, checkpoint, weights, threads=self._threads)
+                    prove(encoded, base, checkpoint, weights, threads=self._config.threads)
         same = base is not None and is_same(base, checkpoint, weights)
         commits = self.reader.state.commits
         decision = decide(
@@ -217,6 +250,7 @@ class Publisher:
             full_bytes=layout.nbytes,
             forced=force_full,
             config=self._config,
+            retired=encoded is not None and self._is_retired(encoded.data),
         )
         return Draft(
             checkpoint=checkpoint,
@@ -227,6 +261,11 @@ class Publisher:
             same=same,
             decision=decision,
         )
+
+    def _is_retired(self, pack: bytes) -> bool:
+        """Say whether this epoch has published, and given up, the very same patch."""
+        retired = self.reader.state.retired_keys
+        return bool(retired) and keys.pack(self.writer.epoch, digest_bytes(pack)) in retired
 
     def _advance(self, version: int, draft: Draft) -> None:
         base, self._baseline = self._baseline, None  # advancing it may fail half way

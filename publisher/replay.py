@@ -18,7 +18,6 @@ from skerry.codec.layout import Layout, SideFile
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import Read
 from skerry.publisher.progress import Meter
-from skerry.publisher.threads import thread_count
 
 
 def reads(buffers: Mapping[str, Bytes]) -> Read:
@@ -53,7 +52,7 @@ def apply_packs(
     buffers: Mapping[str, Bytes],
     meter: Meter,
     *,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> tuple[Pack, ...]:
     """Patch the buffers in place; return the packs, for the side files that they carry.
 
@@ -65,7 +64,7 @@ def apply_packs(
         pack = Pack.parse(reader.read(ref), layout)
         if pack.base != base:
             raise BaseMismatch(expected=pack.base, found=str(base))
-        apply_pack(layout, pack, read, threads=thread_count(threads))
+        apply_pack(layout, pack, read, threads=threads)
         applied.append(pack)
         meter.add(ref.size)
     return tuple(applied)

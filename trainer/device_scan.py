@@ -11,7 +11,7 @@ and its sign is the direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.dtypes import DType, Words
 from skerry.codec.encode import (
     EncodedPack,
-    Leaves,
     ScannedChunk,
     encode_scanned,
     may_be_dense,
@@ -57,12 +56,8 @@ def encode_on_device(
     """Return the pack that `encode_pack` makes of the same weights.
 
     `old` and `new` hold every tensor of the layout in served precision, each pair on one device;
-    devices may differ from tensor to tensor.  They must not change meanwhile, so a trainer keeps
-    the served weights of the version before beside those of this one:
-
-        served = {name: cast(p) for name, p in model.named_parameters()}  # as it is published
-        pack = encode_on_device(layout, before, served, base=base, digests=digests)
-        before = served
+    devices may differ from tensor to tensor.  They must not change meanwhile;
+    `skerry.trainer.device_publisher` keeps those of the version before.
 
     `digests` are those of `new`.  Without them every leaf that changed (16 MiB of a tensor) is
     copied to the host and hashed there, which for scattered changes is all of the weights.
@@ -76,20 +71,16 @@ def encode_on_device(
                 before, after, spec.type, level, tensor=number, chunk_words=chunk_words
             )
 
-    def leaves(places: Iterable[tuple[int, int]]) -> Leaves:
-        result: dict[str, dict[int, Digest]] = {}
-        for tensor, leaf in places:
-            spec = layout.tensors[tensor]
-            digest = (
-                _hash_leaf(spec, leaf, new) if digests is None else digests.leaves[tensor][leaf]
-            )
-            result.setdefault(spec.name, {})[leaf] = digest
-        return result
+    def hash_leaf(tensor: int, leaf: int) -> Digest:
+        spec = layout.tensors[tensor]
+        start, stop = (at // spec.type.word for at in leaf_range(spec, leaf))
+        words = _as_words(_named(spec, new), spec.type)
+        return digest_bytes(_fetch(words[start:stop]).view(np.uint8))
 
     return encode_scanned(
         layout,
         chunks(),
-        leaves,
+        hash_leaf if digests is None else digests.leaf,
         base=base,
         files=files,
         chunk_words=chunk_words,
@@ -235,12 +226,6 @@ def _named(spec: TensorSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Tenso
     if tensor.nbytes != spec.nbytes:
         raise StructureMismatch(f"{spec.name}: {spec.nbytes} bytes expected, found {tensor.nbytes}")
     return tensor
-
-
-def _hash_leaf(spec: TensorSpec, leaf: int, new: Mapping[str, torch.Tensor]) -> Digest:
-    start, stop = (at // spec.type.word for at in leaf_range(spec, leaf))
-    words = _as_words(_named(spec, new), spec.type)
-    return digest_bytes(_fetch(words[start:stop]).view(np.uint8))
 
 
 def _fetch_words(words: torch.Tensor, dtype: DType) -> Words:

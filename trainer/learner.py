@@ -7,7 +7,7 @@ out of an FP32 product, as they do in the engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from skerry.inference.models.llama import Llama
-from skerry.publisher.arrays import ServedTensor
+from skerry.publisher.arrays import Served
 from skerry.trainer.grpo import clipped_objective
-from skerry.trainer.precision import served_weights
+from skerry.trainer.precision import served_on
 from skerry.trainer.rollouts import Rollout
 
 _HEAD_TOKENS = 256  # tokens whose logits over the whole vocabulary are in memory at a time
@@ -25,7 +25,7 @@ _HEAD_TOKENS = 256  # tokens whose logits over the whole vocabulary are in memor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
-    """How the master weights move.  `bf16` None: measured once, at the start."""
+    """How the master weights move, and where.  `bf16` None: measured once, at the start."""
 
     lr: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.999)
@@ -34,6 +34,7 @@ class LearnerConfig:
     clip: float = 0.2
     micro_batch: int = 16  # sequences
     bf16: bool | None = None
+    device: str = "cpu"  # as torch names it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,10 @@ class Learner:
         wrong = [n for n, p in model.named_parameters() if p.dtype != torch.float32]
         if wrong:
             raise TypeError(f"master weights are float32, {wrong[0]} is not")
-        self.model = model
         self._config = config
-        self._bf16 = bf16_is_faster() if config.bf16 is None else config.bf16
+        self._device = torch.device(config.device)
+        self.model = model.to(self._device)
+        self._bf16 = bf16_is_faster(self._device) if config.bf16 is None else config.bf16
         self._optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.lr,
@@ -78,11 +80,13 @@ class Learner:
         for start in range(0, len(rollouts), self._config.micro_batch):
             some = slice(start, start + self._config.micro_batch)
             logprobs = self.logprobs(rollouts[some], temperature=temperature)
-            behaviour = torch.tensor([p for r in rollouts[some] for p in r.logprobs])
+            behaviour = torch.tensor(
+                [p for r in rollouts[some] for p in r.logprobs], device=self._device
+            )
             lengths = torch.tensor([len(r.tokens) for r in rollouts[some]])
             weights = torch.tensor(advantages[some]).repeat_interleave(lengths)
             losses, clipped = clipped_objective(
-                logprobs, behaviour, weights, clip=self._config.clip
+                logprobs, behaviour, weights.to(self._device), clip=self._config.clip
             )
             part = losses.sum() / total
             part.backward()  # type: ignore[no-untyped-call]
@@ -102,26 +106,28 @@ class Learner:
 
     def logprobs(self, rollouts: Sequence[Rollout], *, temperature: float = 1.0) -> torch.Tensor:
         """Return the log-probability of every sampled token, one rollout after the other."""
-        inputs, rows, columns = _padded(rollouts)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            hidden = self.model.hidden(inputs, torch.arange(inputs.shape[1]))
-        targets = torch.tensor([t for rollout in rollouts for t in rollout.tokens])
+        device = self._device
+        inputs, rows, columns = (part.to(device) for part in _padded(rollouts))
+        with torch.autocast(device.type, torch.bfloat16, enabled=self._bf16):
+            hidden = self.model.hidden(inputs, torch.arange(inputs.shape[1], device=device))
+        targets = torch.tensor([t for r in rollouts for t in r.tokens], device=device)
         return _logprobs(hidden[rows, columns].float(), self.model.head, targets, temperature)
 
-    def served(self) -> dict[str, ServedTensor]:
-        """Return the master weights in served precision."""
-        return served_weights(self.model.named_parameters())
+    def served(self) -> Mapping[str, Served]:
+        """Return the master weights in served precision, where they are."""
+        return served_on(self._device, self.model.named_parameters())
 
 
-def bf16_is_faster() -> bool:
-    """Measure whether BF16 products beat FP32 ones on this machine."""
+def bf16_is_faster(device: torch.device) -> bool:
+    """Measure whether BF16 products beat FP32 ones on this device."""
 
     def fastest(dtype: torch.dtype) -> float:
-        a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
+        a = torch.ones(256, 1024, dtype=dtype, device=device)
+        b = torch.ones(1024, 1024, dtype=dtype, device=device)
         seconds = []
         for _ in range(5):
             began = time.perf_counter()
-            a @ b
+            (a @ b)[0, 0].item()  # which an accelerator has when it is done
             seconds.append(time.perf_counter() - began)
         return min(seconds)
 

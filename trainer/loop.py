@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from skerry.publisher.arrays import ServedTensor
+from skerry.publisher.arrays import Served
 from skerry.trainer.grpo import Staleness, group_advantages
 from skerry.trainer.learner import Learner, LearnerConfig, Update
 from skerry.trainer.rollouts import Rollout, RolloutBatch, RolloutSource, Sampling, collect
@@ -22,7 +22,7 @@ from skerry.trainer.source import SourceModel
 
 logger = logging.getLogger(__name__)
 
-Publish = Callable[[Mapping[str, ServedTensor], int], Awaitable[int]]  # weights, step -> version
+Publish = Callable[[Mapping[str, Served], int], Awaitable[int]]  # weights, step -> version
 Reward = Callable[[Sequence[int]], float]
 
 

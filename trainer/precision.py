@@ -6,30 +6,35 @@ but turns a NaN into different BF16 NaNs on different processors, so NaNs are wr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import torch
 
 from skerry.codec.dtypes import Words
-from skerry.publisher.arrays import ServedTensor
+from skerry.publisher.arrays import Served, ServedTensor
 
 _NAN = 0x7FC0  # the quiet NaN, whatever the sign and payload were
 _BLOCK = 1 << 20  # elements; a block's result is still in the cache when its NaNs are looked for
 
 
-def bf16_bits(values: torch.Tensor) -> Words:
-    """Return the BF16 bits of an FP32 tensor as little-endian u16, in the tensor's shape."""
+def to_bf16(values: torch.Tensor) -> torch.Tensor:
+    """Return an FP32 tensor as BF16, in its shape and on its device."""
     if values.dtype != torch.float32:
         raise TypeError(f"the cast starts from float32, found {values.dtype}")
     flat = values.detach().contiguous().view(-1)
-    out = torch.empty(flat.shape, dtype=torch.bfloat16)
+    out = torch.empty(flat.shape, dtype=torch.bfloat16, device=values.device)
     for start in range(0, flat.numel(), _BLOCK):
         block = out[start : start + _BLOCK].copy_(flat[start : start + _BLOCK])
         nan = block.isnan()
         if nan.any():
             block.view(torch.int16)[nan] = _NAN
-    bits: Words = out.view(torch.int16).numpy().view(np.uint16).reshape(tuple(values.shape))
+    return out.view(values.shape)
+
+
+def bf16_bits(values: torch.Tensor) -> Words:
+    """Return the BF16 bits of an FP32 tensor as little-endian u16, in the tensor's shape."""
+    bits: Words = to_bf16(values).cpu().view(torch.int16).numpy().view(np.uint16)
     return bits
 
 
@@ -37,13 +42,13 @@ def f32_bits(values: torch.Tensor) -> Words:
     """Return a copy of the bits of an FP32 tensor as little-endian u32, in the tensor's shape."""
     if values.dtype != torch.float32:
         raise TypeError(f"expected float32, found {values.dtype}")
-    return values.detach().contiguous().numpy().view(np.uint32).copy()
+    return values.detach().cpu().contiguous().numpy().view(np.uint32).copy()
 
 
 def served_weights(
     parameters: Iterable[tuple[str, torch.Tensor]], *, keep: Collection[str] = ()
 ) -> dict[str, ServedTensor]:
-    """Cast every parameter for serving; the tensors named in `keep` stay FP32.
+    """Cast every parameter for serving, into host memory; those named in `keep` stay FP32.
 
     The arrays are copies: the optimizer may go on while they are published.
     """
@@ -53,3 +58,15 @@ def served_weights(
         else ServedTensor(dtype="BF16", shape=tuple(values.shape), data=bf16_bits(values))
         for name, values in parameters
     }
+
+
+def served_on(
+    device: torch.device, parameters: Iterable[tuple[str, torch.Tensor]]
+) -> Mapping[str, Served]:
+    """Cast every parameter for serving on `device`: arrays on the CPU, elsewhere tensors there.
+
+    They are copies, too.
+    """
+    if device.type == "cpu":
+        return served_weights(parameters)
+    return {name: to_bf16(values.to(device)) for name, values in parameters}

@@ -15,6 +15,8 @@ import argparse
 import asyncio
 import json
 import logging
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -25,13 +27,17 @@ import torch
 
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import open_store
+from skerry.codec import kernel
 from skerry.codec.level import Level
 from skerry.inference.client import RolloutClient
 from skerry.publisher import Publisher, PublisherConfig
-from skerry.publisher.arrays import ServedTensor
+from skerry.publisher.arrays import Served
+from skerry.publisher.threads import thread_count
+from skerry.trainer.device_publisher import DevicePublisher
 from skerry.trainer.grpo import LetterReward
 from skerry.trainer.learner import LearnerConfig
 from skerry.trainer.loop import RLTrainer, TrainerConfig
+from skerry.trainer.precision import served_on
 from skerry.trainer.prompts import QUESTIONS, chat_prompt
 from skerry.trainer.rollouts import Sampling
 from skerry.trainer.smollm2 import smollm2
@@ -65,22 +71,30 @@ async def run(options: argparse.Namespace, events: Events) -> None:
     """Train for `options.steps` steps."""
     source = source_model(options.model, options.start, options.seed)
     tokenizer = source.tokenizer()
+    device = torch.device(options.device)
     publisher = Publisher.open(
         open_store(options.bulletin),
         signer=None if options.sign is None else Signer.load(options.sign),
         config=PublisherConfig(
             writer="trainer",
-            threads=options.threads,
+            threads=thread_count(options.threads),
             level="auto" if options.level == "auto" else Level(options.level),
             link_mbit=options.link_mbit,
         ),
     )
 
-    async def publish(weights: Mapping[str, ServedTensor], step: int) -> int:
+    # On the CPU the ordinary path is tens of times quicker: its kernel needs no sort.
+    publish_arrays = (
+        publisher.publish_arrays
+        if device.type == "cpu"
+        else DevicePublisher(publisher).publish_arrays
+    )
+
+    async def publish(weights: Mapping[str, Served], step: int) -> int:
         if options.every_version and published:
             await asyncio.gather(*(_serves(gate, published[-1]) for gate in gates))
         report = await asyncio.to_thread(
-            publisher.publish_arrays,
+            publish_arrays,
             weights,
             step=step,
             side_files=source.side_files,
@@ -93,7 +107,7 @@ async def run(options: argparse.Namespace, events: Events) -> None:
     published: list[int] = []
     async with AsyncExitStack() as stack:
         gates = [await stack.enter_async_context(RolloutClient(url)) for url in options.gate]
-        first = await publish(source.served(), 0)
+        first = await publish(served_on(device, source.weights.items()), 0)
         trainer = RLTrainer(
             source,
             gates=gates,
@@ -101,7 +115,7 @@ async def run(options: argparse.Namespace, events: Events) -> None:
             reward=LetterReward(tokenizer),
             publish=publish,
             config=TrainerConfig(
-                learner=LearnerConfig(lr=options.lr),
+                learner=LearnerConfig(lr=options.lr, device=options.device),
                 sampling=Sampling(
                     samples=options.samples,
                     max_tokens=options.max_tokens,
@@ -155,6 +169,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=None,
         help="for --level auto: megabits a second of the slowest island's link",
     )
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="of the master weights, as torch names it; what changed is found on it",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--every-version",
@@ -168,6 +187,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
+    try:
+        kernel.use_from(os.environ)
+    except ValueError as error:
+        print(f"python -m skerry.trainer.run: SKERRY_KERNEL: {error}", file=sys.stderr)
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if options.threads is not None:
         torch.set_num_threads(options.threads)

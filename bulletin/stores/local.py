@@ -28,6 +28,7 @@ from skerry.bulletin.errors import (
     StoreUnavailable,
 )
 from skerry.bulletin.keys import TEMPORARY, check_key, is_key
+from skerry.bulletin.store import check_range, in_ranges
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang; regular files ignore it.
@@ -52,12 +53,14 @@ class LocalStore:
             return _read(key, fd, 0, size)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        if not 0 <= start <= stop:
-            raise ValueError(f"expected 0 <= start <= stop, found [{start}, {stop})")
+        check_range(start, stop)
         with self._opened(key) as (fd, size):
             if stop > size:
                 raise ShortObject(key, expected=stop - start, found=max(size - start, 0))
             return _read(key, fd, start, stop)
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        return in_ranges(self.get_range, key, start, stop)
 
     def size(self, key: str) -> int:
         with self._opened(key) as (_, size):

@@ -7,6 +7,7 @@ from threading import Lock
 
 from skerry.bulletin.errors import AlreadyExists, NotFound, ObjectTooLarge, ShortObject
 from skerry.bulletin.keys import check_key
+from skerry.bulletin.store import check_range, in_ranges
 
 
 class MemoryStore:
@@ -23,12 +24,14 @@ class MemoryStore:
         return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        if not 0 <= start <= stop:
-            raise ValueError(f"expected 0 <= start <= stop, found [{start}, {stop})")
+        check_range(start, stop)
         data = self._find(key)[start:stop]
         if len(data) < stop - start:
             raise ShortObject(key, expected=stop - start, found=len(data))
         return data
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        return in_ranges(self.get_range, key, start, stop)
 
     def size(self, key: str) -> int:
         return len(self._find(key))

@@ -172,7 +172,7 @@ class Llama(nn.Module):
         return out.T.contiguous()
 
     def _rope(self, positions: Tensor) -> Rope:
-        angles = positions[..., None].float() * self._frequencies
+        angles = positions[..., None].float() * self._frequencies.to(positions.device)
         angles = torch.cat((angles, angles), dim=-1)
         if positions.dim() == 2:
             angles = angles[:, None]  # one axis for the heads

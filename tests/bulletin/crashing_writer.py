@@ -1,8 +1,8 @@
 """A publisher process that kills itself at a given point of one commit.
 
 `python -m tests.bulletin.crashing_writer ROOT request N` dies just before its N-th request to the
-store, `… syscall N` just before the N-th system call of the record's conditional put.  It exits
-with 0 when the commit has fewer points than that.
+store, `… syscall N` just before the N-th system call of the record's conditional put, `… after N`
+just before the N-th request after that put.  It exits with 0 when the commit has fewer points.
 """
 
 from __future__ import annotations
@@ -60,11 +60,21 @@ def arm_syscalls(store: FaultyStore, count: int) -> None:
     store.before, store.after = before, after
 
 
+def arm_after(store: FaultyStore, count: int) -> None:
+    countdown = Countdown(count)
+
+    def landed(verb: str, key: str) -> None:
+        if verb == "put_if_absent":
+            store.before = lambda verb, key: countdown()
+
+    store.after = landed
+
+
 def main() -> None:
     root, point, count = sys.argv[1:]
     store = FaultyStore(open_store(root), before=nothing)
     writer = open_writer(store, writer="crashing")
-    arm = {"request": arm_requests, "syscall": arm_syscalls}[point]
+    arm = {"request": arm_requests, "syscall": arm_syscalls, "after": arm_after}[point]
     arm(store, int(count))
     publish(writer, "one")
 

@@ -7,7 +7,7 @@ from threading import Lock
 
 from skerry.bulletin.errors import AlreadyExists
 from skerry.bulletin.patience import Patience
-from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.store import ObjectStore, in_ranges
 from skerry.bulletin.stores.memory import MemoryStore
 
 Hook = Callable[[str, str], None]
@@ -41,6 +41,9 @@ class FaultyStore:
         data = self.inner.get_range(key, start, stop)
         self.after("get_range", key)
         return data
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        return in_ranges(self.get_range, key, start, stop)
 
     def size(self, key: str) -> int:
         self.before("size", key)

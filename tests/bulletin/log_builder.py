@@ -44,6 +44,10 @@ class LogBuilder:
     def state(self) -> LogState:
         return self.states[-1]
 
+    @property
+    def records(self) -> list[Record]:
+        return [Record.parse(data) for data in self.slots]
+
     def record(self, body: Body, **changes: Any) -> Record:
         """Return the record that comes next, unsigned, with fields changed."""
         state = self.state

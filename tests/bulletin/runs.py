@@ -62,7 +62,7 @@ def commit_of(record: Record) -> Commit:
 
 def read_log(store: ObjectStore) -> BulletinReader:
     """Read the whole log as a stranger does, and fetch everything that it names."""
-    reader = BulletinReader(store, wait=FakeTime().patience(0))
+    reader = BulletinReader(store, wait=FakeTime().patience(0), history=True)
     reader.refresh()
     for commit in reader.state.commits.values():
         assert reader.layout(commit.layout) == LAYOUT

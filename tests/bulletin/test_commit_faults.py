@@ -66,8 +66,9 @@ def test_whatever_is_lost_each_version_is_in_the_log_exactly_once(faults: list[s
             published.append(publish(writer, text))
         except StoreUnavailable:  # reading the head failed: nothing was begun
             continue
-    state = read_log(inner).state
-    assert list(state.records[1:]) == published
+    reader = read_log(inner)
+    state = reader.state
+    assert list(reader.history[1:]) == published
     assert [c.result for c in state.commits.values()] == [digest(f"weights {n}") for n in range(4)]
 
 
@@ -81,7 +82,7 @@ def test_a_run_is_opened_once_whatever_is_lost(faults: list[str]) -> None:
         except StoreUnavailable:
             continue
         break
-    records = read_log(inner).state.records
+    records = read_log(inner).history
     assert [record.epoch for record in records] == list(range(1, writer.epoch + 1))
     store.faults = iter(())
     publish(writer, "zero")
@@ -93,7 +94,7 @@ def test_a_lost_reply_is_recognised_as_our_own_success() -> None:
     writer = open_writer(store)
     store.faults = iter(["", "reply lost"])  # reading the head works
     record = publish(writer, "zero")
-    assert read_log(inner).state.records[-1] == record
+    assert read_log(inner).history[-1] == record
     assert writer.settle() is None
 
 
@@ -314,7 +315,7 @@ def test_an_append_that_is_refused_stays_open_until_it_is_settled() -> None:
     denied = False
     record = writer.settle()
     assert record is not None
-    assert read_log(store).state.records[-1] == record
+    assert read_log(store).history[-1] == record
 
 
 @pytest.mark.parametrize("prefix", [keys.LOG_PREFIX, "hint/probe-"])

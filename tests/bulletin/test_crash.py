@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from skerry.bulletin import keys
+from skerry.bulletin.checkpoint import CHECKPOINT_INTERVAL
+from skerry.bulletin.log import BulletinReader
 from skerry.bulletin.stores import open_store
-from tests.bulletin.log_builder import digest
+from tests.bulletin.log_builder import SIGNER, LogBuilder, digest
 from tests.bulletin.runs import commit_of, open_writer, publish, read_log
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,6 +26,47 @@ def crash(root: Path, point: str, count: int) -> bool:
     code = subprocess.run(command, cwd=REPOSITORY, check=False, timeout=60).returncode
     assert code in (0, -signal.SIGKILL)
     return code != 0
+
+
+def test_a_publisher_killed_between_record_checkpoint_and_hint_leaves_a_readable_run(
+    tmp_path: Path,
+) -> None:
+    log = LogBuilder.with_versions(CHECKPOINT_INTERVAL - 2)
+    template = tmp_path / "template"
+    for seq, record in enumerate(log.slots):
+        open_store(str(template)).put(keys.log(seq), [record])
+    count, left = 0, []
+    while True:
+        count += 1
+        root = tmp_path / str(count)
+        shutil.copytree(template, root)
+        died = crash(root, "after", count)  # its commit is the 257th record
+
+        store = open_store(str(root))
+        whole = BulletinReader(store, history=True)
+        whole.refresh()
+        assert len(whole.history) == CHECKPOINT_INTERVAL + 1
+        fresh = BulletinReader(store, pinned_key=SIGNER.public_key)
+        fresh.refresh()
+        assert fresh.state.head == whole.state.head
+        assert dict(fresh.state.commits) == dict(whole.state.commits)
+        left.append(
+            (
+                fresh.checkpoint is not None,
+                (root / keys.HINT).exists(),
+                (root / keys.COST).exists(),
+            )
+        )
+        publish(open_writer(store, writer="next"), "after")  # and heals what is missing
+        healed = BulletinReader(store)
+        healed.refresh()
+        assert healed.checkpoint is not None
+        if not died:
+            break
+    nothing, checkpoint, hint, everything = (
+        (False, False, False), (True, False, False), (True, True, False), (True, True, True),
+    )  # fmt: skip
+    assert left == [nothing, nothing, checkpoint, hint, hint, everything]
 
 
 @pytest.mark.parametrize(("point", "fewest"), [("request", 12), ("syscall", 8)])

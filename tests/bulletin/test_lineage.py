@@ -18,7 +18,7 @@ SIZES = st.integers(1, 30)
 
 
 @st.composite
-def forks(draw: st.DrawFn) -> LogState:
+def fork_logs(draw: st.DrawFn) -> LogBuilder:
     """A small unsigned log with forks, skips in both directions, and retirements."""
     log = LogBuilder(signer=None)
     log.append(log.fence())
@@ -49,7 +49,10 @@ def forks(draw: st.DrawFn) -> LogState:
     if gone or gone_keys:
         body = Retire(versions=tuple(sorted(gone)), keys=tuple(sorted(gone_keys)), grace_s=0)
         log.append(body)
-    return log.state
+    return log
+
+
+forks = fork_logs().map(lambda log: log.state)
 
 
 def edges(state: LogState) -> Iterator[tuple[int | None, int, int]]:
@@ -79,7 +82,7 @@ def cheapest(state: LogState, have: int | None, want: int) -> int | None:
     return min(search(have, frozenset({have})), default=None)
 
 
-@given(forks(), st.data())
+@given(forks, st.data())
 def test_the_plan_costs_what_brute_force_finds(state: LogState, data: st.DataObject) -> None:
     versions = list(state.commits)
     have = data.draw(st.sampled_from([None, *versions]))

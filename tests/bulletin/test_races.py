@@ -53,7 +53,7 @@ def test_each_slot_has_one_winner_and_the_loser_is_fenced(store: ObjectStore) ->
 
     with ThreadPoolExecutor(len(names)) as pool:
         results = list(pool.map(run, names))
-    records = read_log(store).state.records
+    records = read_log(store).history
     published = [record for records_of_one, _ in results for record in records_of_one]
     in_log = [record for record in records if isinstance(record.body, Commit)]
     assert sorted(published, key=lambda record: record.seq) == in_log
@@ -83,7 +83,7 @@ def test_many_writers_can_open_one_run_at_once_each_with_an_epoch_of_its_own(
     with ThreadPoolExecutor(count) as pool:
         epochs = list(pool.map(run, range(count)))
     assert sorted(epochs) == list(range(1, count + 1))
-    assert [record.epoch for record in read_log(store).state.records] == sorted(epochs)
+    assert [record.epoch for record in read_log(store).history] == sorted(epochs)
 
 
 def test_a_writer_that_never_gets_its_fence_in_gives_up() -> None:
@@ -119,8 +119,8 @@ def test_a_takeover_at_any_step_of_a_commit_leaves_one_history(steps_before: int
         committed = [publish(old, "old")]
     except Fenced:
         committed = []
-    state = read_log(inner).state
-    in_log = [record for record in state.records if isinstance(record.body, Commit)]
+    records = read_log(inner).history
+    in_log = [record for record in records if isinstance(record.body, Commit)]
     assert in_log[1:] == sorted(committed + took, key=lambda record: record.seq)
     if took:
         with pytest.raises(Fenced):

@@ -97,13 +97,13 @@ def test_a_signature_covers_everything_but_itself(commit: Commit) -> None:
 
 def patch_json() -> Json:
     log = LogBuilder.with_versions(2)
-    value: Json = json.loads(log.states[-1].records[-1].to_bytes())
+    value: Json = json.loads(log.records[-1].to_bytes())
     return value
 
 
 def full_json() -> Json:
     log = LogBuilder.with_versions(1)
-    value: Json = json.loads(log.states[-1].records[-1].to_bytes())
+    value: Json = json.loads(log.records[-1].to_bytes())
     return value
 
 

@@ -36,14 +36,14 @@ def test_the_golden_logs_are_accepted_from_their_start() -> None:
         for path in paths:
             state = state.apply(path.read_bytes())
         assert state.head == head
-        assert len(state.records) == len(paths)
+        assert state.seq + 1 == len(paths)
 
 
 def test_the_signed_golden_log_says_what_it_is_named_after() -> None:
     state = LogState()
     for path in SIGNED:
         state = state.apply(path.read_bytes())
-    assert [record.kind for record in state.records] == [
+    assert [Record.parse(path.read_bytes()).kind for path in SIGNED] == [
         path.stem[3:].split("-")[0] for path in SIGNED
     ]
     assert state.key == PublicKey.parse(ABOUT["second_key"])

@@ -47,7 +47,7 @@ def test_what_is_committed_is_what_a_stranger_reads(
     writer = open_writer(store, signer=signer)
     records = [publish(writer, f"weights {n}") for n in range(4)]
     reader = read_log(store)
-    assert list(reader.state.records[1:]) == records
+    assert list(reader.history[1:]) == records
     assert [commit.version for commit in reader.state.commits.values()] == [0, 1, 2, 3]
     assert [commit.parent for commit in reader.state.commits.values()] == [None, 0, 1, 2]
     assert reader.state.key == (None if signer is None else signer.public_key)
@@ -92,7 +92,7 @@ def test_a_second_writer_fences_the_first_for_good(store: ObjectStore) -> None:
         first.put_pack(b"data")
     record = publish(second, "one")
     assert (record.epoch, commit_of(record).version) == (2, 1)
-    assert len(read_log(store).state.records) == 4
+    assert len(read_log(store).history) == 4
 
 
 def test_a_writer_that_wakes_up_much_later_is_fenced(store: ObjectStore) -> None:
@@ -190,7 +190,7 @@ def test_when_the_second_of_three_packs_fails_for_ever_no_record_appears_and_it_
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match=second):
             publish(writer, "one")
-        assert len(read_log(inner).state.records) == 2
+        assert len(read_log(inner).history) == 2
     broken = False
     assert commit_of(publish(writer, "one")).version == 1
     assert read_log(inner).state.commits[1].result == digest("one")
@@ -226,7 +226,8 @@ def test_the_hint_names_the_newest_record(store: ObjectStore) -> None:
     writer = open_writer(store)
     record = publish(writer, "zero")
     hint = store.get(keys.HINT, limit_bytes=1000)
-    assert hint == f'{{"digest":"{record.digest}","seq":{record.seq}}}'.encode()
+    digest, seq = record.digest, record.seq
+    assert hint == f'{{"checkpoint":null,"digest":"{digest}","seq":{seq}}}'.encode()
 
 
 def test_skips_and_retirements_are_appended_and_planned_with(store: ObjectStore) -> None:
@@ -307,12 +308,12 @@ def test_the_steps_of_a_commit_come_in_the_documented_order() -> None:
         "put_if_absent log",
         "get log",  # the slot holds our record
         "replace hint",
+        "replace hint",  # what it cost
     ]
 
 
 def test_a_custom_clock_and_nonce_reach_the_record() -> None:
-    writer = BulletinWriter.open(
-        MemoryStore(), signer=None, writer="w", nonce=lambda: "a" * 32, now=lambda: 5
-    )
-    record = writer.reader.state.records[0]
+    store = MemoryStore()
+    BulletinWriter.open(store, signer=None, writer="w", nonce=lambda: "a" * 32, now=lambda: 5)
+    record = read_log(store).history[0]
     assert (record.nonce, record.time) == ("a" * 32, 5)

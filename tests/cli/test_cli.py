@@ -33,6 +33,7 @@ from tests.publisher.samples import (
 
 COMMANDS = (
     "publish", "log", "show", "pull", "verify", "diff", "apply", "agent", "keygen", "info",
+    "rotate", "doctor", "gc", "compact",
 )  # fmt: skip
 
 
@@ -372,8 +373,8 @@ def test_every_command_explains_itself() -> None:
 
 
 def test_a_published_record_is_what_the_library_reads(run: Path) -> None:
-    reader = open_reader(str(run))
-    assert isinstance(reader.state.records[-1].body, Commit)
+    reader = open_reader(str(run), history=True)
+    assert isinstance(reader.history[-1].body, Commit)
     assert open_store(str(run)).size(reader.state.commits[1].packs[0].key) > 0
 
 

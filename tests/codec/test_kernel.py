@@ -160,19 +160,19 @@ def test_a_pack_has_the_same_bytes_on_every_kernel_and_number_of_threads(level: 
                 assert apply(expected, threads)
 
 
-def test_digests_that_are_known_are_not_computed_again() -> None:
-    rng = np.random.default_rng(4)
-    old = weights_of({"w": ("BF16", random_bytes(rng, "BF16", 4096, True))})
-    new = old.replace(w=mutate(rng, old.data["w"], "BF16", 0.1, True))
-    base = old.digest().version()
-    once = encode_pack(old.layout, old.read, new.read, base=base)
-    known = encode_pack(old.layout, old.read, new.read, base=base, digests=new.digest())
-    assert known == once
-
-
 def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ValueError, match="numpy"):
         kernel.use("abacus")
+    with pytest.raises(ValueError, match="numpy"):
+        kernel.use_from({"SKERRY_KERNEL": "abacus"})
+
+
+def test_the_environment_names_the_kernel_or_leaves_the_choice() -> None:
+    with kernel.using(next(iter(KERNELS))):
+        kernel.use_from({})
+        assert kernel.current() is next(iter(KERNELS.values()))
+        kernel.use_from({"SKERRY_KERNEL": "numpy"})
+        assert kernel.current().name == "numpy"
 
 
 def test_continuous_integration_has_the_native_kernel() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.store import ObjectStore, in_ranges
+
+PIECE_BYTES = 1000
 
 Change = Callable[[str, int, bytes], bytes]
 
@@ -24,6 +26,9 @@ class TwistedStore:
         self.ranges.append((key, start, stop))
         data = self.inner.get_range(key, start, stop)
         return data if self.on_range is None else self.on_range(key, start, data)
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        return in_ranges(self.get_range, key, start, stop, piece_bytes=PIECE_BYTES)
 
     def size(self, key: str) -> int:
         return self.inner.size(key)

@@ -32,7 +32,7 @@ from tests.island_agent.engines import ByteEngine, failing
 from tests.island_agent.runs import Run, assert_is, make_run, random_snapshot
 from tests.island_agent.stores import TwistedStore
 
-FETCH = FetchConfig(range_bytes=4096, attempts=2, backoff_s=0.0)
+FETCH = FetchConfig(attempts=2, backoff_s=0.0)
 
 
 def with_agent(

@@ -27,14 +27,14 @@ def fetcher(
     store = MemoryStore()
     store.put(REF.key, [DATA])
     twisted = TwistedStore(store, on_range)
-    config = FetchConfig(range_bytes=1000, backoff_s=0.0, attempts=3, **changes)
+    config = FetchConfig(backoff_s=0.0, attempts=3, **changes)
     return Fetcher(twisted, tmp_path, config), twisted
 
 
-def test_an_object_is_read_in_bounded_ranges(tmp_path: Path) -> None:
+def test_an_object_is_read_once_from_its_start_to_its_end(tmp_path: Path) -> None:
     fetch, store = fetcher(tmp_path)
     assert fetch.fetch(REF).read_bytes() == DATA
-    assert max(stop - start for _, start, stop in store.ranges) == 1000
+    assert [start for _, start, _ in store.ranges] == list(range(0, len(DATA), 1000))
     assert fetch.progress.bytes_read == len(DATA)
 
 
@@ -146,7 +146,7 @@ def test_a_stop_ends_a_download_that_is_waiting(tmp_path: Path) -> None:
 
     store = MemoryStore()
     store.put(REF.key, [DATA])
-    config = FetchConfig(range_bytes=1000, backoff_s=3600, backoff_limit_s=3600, attempts=3)
+    config = FetchConfig(backoff_s=3600, backoff_limit_s=3600, attempts=3)
     fetch = Fetcher(TwistedStore(store, on_range), tmp_path, config, stop=stop)
     with pytest.raises(Stopped):
         fetch.fetch(REF)
@@ -166,12 +166,12 @@ def test_objects_are_fetched_within_the_stated_memory(tmp_path: Path) -> None:
         data = Random(number).randbytes(4_000_000)
         store.put(f"packs/{number}", [data])
         refs.append(ObjectRef(key=f"packs/{number}", size=len(data), digest=digest_bytes(data)))
-    fetch = Fetcher(TwistedStore(store), tmp_path, FetchConfig(range_bytes=200_000, parallel=3))
+    fetch = Fetcher(TwistedStore(store), tmp_path, FetchConfig(parallel=3))
     tracemalloc.start()
     try:
         fetch.fetch_all(refs)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # Ranges, each of which may exist twice while it is handed over; blocks to hash; all the rest.
-    assert peak < 2 * 200_000 * 3**2 + 3 * 2**20 + 1_000_000
+    # Blocks to hash, two for each object that is read; pieces are written as they come.
+    assert peak < 3 * 2 * 2**20 + 1_000_000

@@ -408,8 +408,10 @@ def test_a_mirror_whose_marker_is_lost_is_never_bound_to_a_run_by_itself(
         marker.unlink()
     mirror = Mirror.open(tmp_path / "island")
     assert mirror.held is None
+    identity = run.writer.reader.state.run
+    assert identity is not None
     with pytest.raises(RunUnknown, match="remove it if it may be replaced") as caught:
-        mirror.bind(run.writer.reader.state.records[0].digest)
+        mirror.bind(identity)
     assert caught.value.acts == "the operator"
     assert_is(mirror.directory, run.versions[0])
     shutil.rmtree(mirror.directory)

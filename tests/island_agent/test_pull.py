@@ -16,7 +16,7 @@ from skerry.island_agent.pull import pull, verify_directory
 from tests.island_agent.runs import assert_is, make_run, random_snapshot
 from tests.island_agent.stores import TwistedStore
 
-FETCH = FetchConfig(range_bytes=1000, attempts=1, backoff_s=0.0)
+FETCH = FetchConfig(attempts=1, backoff_s=0.0)
 
 
 @pytest.mark.parametrize("version", [None, 0, 2])

@@ -28,6 +28,9 @@ class FailingPuts:
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         return self.store.get_range(key, start, stop)
 
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        return self.store.stream(key, start, stop)
+
     def size(self, key: str) -> int:
         return self.store.size(key)
 

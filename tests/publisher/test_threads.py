@@ -24,6 +24,7 @@ def test_all_usable_cpus_are_taken_unless_somebody_says_otherwise() -> None:
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
     assert thread_count(None) == usable_cpus()
     assert thread_count(7) == 7
+    assert PublisherConfig().threads == usable_cpus()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")

@@ -117,4 +117,17 @@ def test_master_weights_are_float32_only() -> None:
 def test_bf16_and_fp32_forward_passes_agree() -> None:
     wide, narrow = learner(), Learner(SOURCE.model(), LearnerConfig(bf16=True))
     torch.testing.assert_close(wide.logprobs(MIXED), narrow.logprobs(MIXED), atol=0.02, rtol=0)
-    assert bf16_is_faster() in (True, False)
+    assert bf16_is_faster(torch.device("cpu")) in (True, False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA or ROCm device")
+def test_on_an_accelerator_a_learner_serves_what_lies_there_with_the_same_bits() -> None:
+    here, there = learner(), learner(device="cuda")
+    served = there.served()
+    assert {tensor.device.type for tensor in served.values()} == {"cuda"}
+    for name, array in here.served().items():
+        assert np.array_equal(served[name].cpu().view(torch.int16).numpy().view("<u2"), array.data)
+    torch.testing.assert_close(
+        there.logprobs(MIXED).cpu(), here.logprobs(MIXED), atol=1e-3, rtol=1e-3
+    )
+    assert there.update(MIXED, [1.0, -0.5, 0.25]).grad_norm > 0

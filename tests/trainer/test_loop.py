@@ -18,7 +18,7 @@ from skerry.trainer.prompts import QUESTIONS
 from skerry.trainer.rollouts import RolloutSource, Sampling
 from skerry.trainer.tiny import tiny_llama
 from tests.inference.engines.checkpoints import digest_of, run, write_checkpoint
-from tests.trainer.standin import EngineGate
+from tests.trainer.standin import UnreliableGate
 
 SOURCE = tiny_llama(0, layers=2)
 TOKENIZER = SOURCE.tokenizer()
@@ -43,7 +43,7 @@ def config(
 class World:
     """Some gates over one published history."""
 
-    def __init__(self, gates: list[EngineGate]) -> None:
+    def __init__(self, gates: list[UnreliableGate]) -> None:
         self.gates = gates
         self.published: list[Mapping[str, ServedTensor]] = [SOURCE.served()]
         self.steps = [0]
@@ -71,7 +71,7 @@ async def world(stack: AsyncExitStack, directory: Path, gates: int = 1) -> World
     opened = []
     for n in range(gates):
         path = write_checkpoint(directory / str(n), served, SOURCE.side_files)
-        gate = await EngineGate.open(path, served)
+        gate = await UnreliableGate.open(path, served)
         stack.push_async_callback(gate.engine.close)
         opened.append(gate)
     return World(opened)

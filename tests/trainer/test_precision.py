@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.trainer.precision import bf16_bits, served_weights
+from skerry.trainer.precision import bf16_bits, served_weights, to_bf16
 
 
 def rounded(bits: int) -> int:
@@ -45,6 +45,15 @@ corners = st.sampled_from(
 )
 halves = st.integers(0, 2**17 - 1).map(lambda n: n << 15)  # exact or a tie, nothing else
 patterns = st.one_of(corners, halves, st.integers(0, 2**32 - 1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA or ROCm device")
+def test_an_accelerator_casts_to_the_same_bits() -> None:
+    upper = np.arange(2**16, dtype=np.uint32) << np.uint32(16)
+    for rest in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        values = torch.from_numpy((upper | np.uint32(rest)).view(np.float32))
+        there = to_bf16(values.cuda()).cpu().view(torch.int16).numpy().view(np.uint16)
+        assert np.array_equal(there, bf16_bits(values))
 
 
 @given(st.lists(patterns, min_size=1, max_size=100))

@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from skerry.cli import agent, info, inspect, keys, patches, publish, pull
+from skerry.cli import agent, collect, compact, doctor, info, inspect, keys, patches, publish, pull
 from skerry.cli.command import SkerryCommand, SkerryGroup
 
 app = typer.Typer(
@@ -24,13 +24,10 @@ app = typer.Typer(
 @app.callback()
 def choose_kernel() -> None:
     """Encode and decode with the kernel that SKERRY_KERNEL names, for whoever doubts another."""
-    name = os.environ.get("SKERRY_KERNEL")
-    if name is None:
-        return
     from skerry.codec import kernel
 
     try:
-        kernel.use(name)
+        kernel.use_from(os.environ)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="SKERRY_KERNEL") from error
 
@@ -44,6 +41,10 @@ app.command("diff", cls=SkerryCommand)(patches.diff)
 app.command("apply", cls=SkerryCommand)(patches.apply)
 app.command("agent", cls=SkerryCommand)(agent.agent)
 app.command("keygen", cls=SkerryCommand)(keys.keygen)
+app.command("rotate", cls=SkerryCommand)(keys.rotate)
+app.command("doctor", cls=SkerryCommand)(doctor.doctor)
+app.command("gc", cls=SkerryCommand)(collect.gc)
+app.command("compact", cls=SkerryCommand)(compact.compact)
 app.command("info", cls=SkerryCommand)(info.info)
 
 

@@ -19,24 +19,35 @@ if TYPE_CHECKING:
 _DIGITS = 20  # of a version: no number of a record has as many
 
 
-def log(bulletin: BulletinArgument, key: KeyOption = None, as_json: JsonOption = False) -> None:
+def log(
+    bulletin: BulletinArgument,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="List what each of the newest versions cost its publisher."),
+    ] = False,
+    key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the run's records, oldest first.
 
-    Chain and signatures are checked on the way.
+    Chain and signatures are checked on the way. The costs are the publisher's own word.
     """
     from skerry.bulletin.records import Commit
 
-    reader = open_reader(bulletin, key)
+    if cost:
+        _print_costs(open_reader(bulletin, key), as_json=as_json)
+        return
+    reader = open_reader(bulletin, key, history=True)
     if as_json:
         print_json(
             {
                 "key": None if reader.state.key is None else reader.state.key.hex,
-                "records": [_record_json(record) for record in reader.state.records],
+                "records": [_record_json(record) for record in reader.history],
             }
         )
         return
     rows = []
-    for record in reader.state.records:
+    for record in reader.history:
         body = record.body
         commit = body if isinstance(body, Commit) else None
         rows.append(
@@ -59,6 +70,30 @@ def log(bulletin: BulletinArgument, key: KeyOption = None, as_json: JsonOption =
     print_table(columns.split(), rows)
 
 
+def _print_costs(reader: BulletinReader, *, as_json: bool) -> None:
+    from skerry.bulletin import keys
+    from skerry.bulletin.cost import COST_LIMIT_BYTES, CostLog
+
+    costs = CostLog.parse(reader.store.get(keys.COST, limit_bytes=COST_LIMIT_BYTES))
+    if as_json:
+        print_json({"versions": [cost.to_json() for cost in costs.versions]})
+        return
+    verbs = sorted({verb for cost in costs.versions for verb in cost.requests})
+    print_table(
+        ["version", "opened", *verbs, "bytes up", "bytes down"],
+        [
+            (
+                str(cost.version),
+                "yes" if cost.opened else "",
+                *(str(cost.requests.get(verb, 0)) for verb in verbs),
+                f"{cost.bytes_up:,}",
+                f"{cost.bytes_down:,}",
+            )
+            for cost in costs.versions
+        ],
+    )
+
+
 def show(
     bulletin: BulletinArgument,
     version: Annotated[
@@ -74,7 +109,7 @@ def show(
 
     The share of changed elements is over all elements of all tensors.
     """
-    reader = open_reader(bulletin, key)
+    reader = open_reader(bulletin, key, history=True)
     record, commit = _find(reader, version)
     layout, manifest = _described(reader, commit)
     values = _values(reader, record, commit, layout, manifest)
@@ -114,7 +149,7 @@ def _find(reader: BulletinReader, text: str) -> tuple[Record, Commit]:
         number = int(text)
     else:
         raise typer.BadParameter(f"expected a number or latest, found {text!r:.40}")
-    for record in reader.state.records:
+    for record in reader.history:
         if isinstance(record.body, Commit) and record.body.version == number:
             return record, record.body
     raise VersionUnknown(number, newest=newest.version)

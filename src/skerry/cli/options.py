@@ -34,7 +34,8 @@ BulletinArgument = Annotated[
     typer.Argument(
         metavar="BULLETIN",
         show_default=False,
-        help="The run's address: a directory, file:///absolute/path, or memory://name.",
+        help="The run's address: a directory, s3://bucket/prefix, https://host/path (read-only), "
+        "or several with commas between them: mirrors.",
     ),
 ]
 JsonOption = Annotated[
@@ -107,14 +108,23 @@ def parse_key(text: str | None) -> PublicKey | None:
         raise typer.BadParameter(str(error), param_hint="--key") from error
 
 
-def open_reader(address: str, key: str | None = None) -> BulletinReader:
-    """Return a reader that has read the log to its end; a place without a log is refused."""
+def open_reader(address: str, key: str | None = None, *, history: bool = False) -> BulletinReader:
+    """Return a reader that has read the log to its end; a place without a log is refused.
+
+    With `history` every record is read, from the first on; that may take a while and is shown.
+    """
     from skerry.bulletin.reader import BulletinReader
     from skerry.bulletin.stores import open_store
     from skerry.cli.failures import CommandError
+    from skerry.cli.output import progress_bar
 
-    reader = BulletinReader(open_store(address), pinned_key=parse_key(key))
-    reader.refresh()
+    reader = BulletinReader(open_store(address), pinned_key=parse_key(key), history=history)
+    with progress_bar() as progress:
+
+        def show(records: int, nbytes: int, known: int) -> None:
+            progress("log", nbytes, nbytes * max(records, known + 1) // records)
+
+        reader.refresh(show)
     if reader.state.seq < 0:
         raise CommandError(
             f"{address}: expected a run, found no log", acts="you: check the address"

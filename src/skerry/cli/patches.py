@@ -47,7 +47,8 @@ def diff(
     from skerry.publisher.threads import thread_count
 
     before, after = Checkpoint.scan(old), Checkpoint.scan(new)
-    model = LevelModel.of(level.setting, threads=thread_count(threads), link_mbit=link_mbit)
+    threads = thread_count(threads)
+    model = LevelModel.of(level.setting, threads=threads, link_mbit=link_mbit)
     choice = model.choose(after.layout.nbytes)
     with progress_bar() as progress:
         data, summary = make_patch(before, after, progress, level=choice.level, threads=threads)

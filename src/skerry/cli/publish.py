@@ -80,6 +80,7 @@ def publish(
         PublisherConfig,
         StateDirectory,
     )
+    from skerry.publisher.threads import thread_count
 
     if (checkpoint / keys.log(0)).exists():
         rule = f"{checkpoint}: expected a checkpoint, found a bulletin"
@@ -91,7 +92,7 @@ def publish(
         config=PublisherConfig(
             writer="skerry-publish",
             anchor_versions=anchor_every,
-            threads=threads,
+            threads=thread_count(threads),
             level=level.setting,
             link_mbit=link_mbit,
         ),

@@ -81,13 +81,14 @@ def verify(
 
     With DIR: the directory is compared with a version, file by file and tensor by tensor.
     Without: the log's chain and signatures, and that every object which a live version needs is
-    there and has its size.
+    there and has its size. A signed log is read from its newest checkpoint on, with --deep from its
+    first record.
     """
     if directory is None and version is not None:
         raise typer.BadParameter("--version says which version DIR is compared with; give DIR")
     if directory is not None and deep:
         raise typer.BadParameter("--deep is for a bulletin; a directory is always read whole")
-    reader = open_reader(bulletin, key)
+    reader = open_reader(bulletin, key, history=deep)
     if directory is None:
         _verify_bulletin(reader, deep=deep, threads=threads, as_json=as_json)
     else:
@@ -123,7 +124,7 @@ def _verify_bulletin(
         findings = [str(finding) for finding in found]
     _conclude(
         {
-            "records": len(state.records),
+            "records": state.seq + 1,
             "versions": len(state.commits),
             "retired": len(state.retired),
             "key": None if state.key is None else state.key.hex,
