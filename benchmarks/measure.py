@@ -18,14 +18,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_ENOUGH_S = 0.6  # of measured time, after which nothing is repeated
-_MOST = 3  # repetitions
+_ENOUGH_S = 2.0  # of measured time, after which nothing is repeated
+_MOST = 9  # repetitions: neighbours of a virtual machine take their share of it in turns
 _LOOK_S = 0.002  # between two looks at a program's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The shortest of a few runs; the first run's memory, None where the kernel does not tell."""
+    """The shortest of some runs; the first run's memory, None where the kernel does not tell."""
 
     seconds: float
     peak_bytes: int | None
@@ -46,7 +46,7 @@ _programs = _Programs()
 def measure(
     work: Callable[[], T], *, prepare: Callable[[], object] = lambda: None
 ) -> tuple[T, Measured]:
-    """Run `work` once or a few times, `prepare` before each run; return its first result, too."""
+    """Run `work` once or some times, `prepare` before each run; return its first result, too."""
     prepare()
     before = _reset_peak()
     result, seconds = _timed(work)

@@ -39,6 +39,7 @@ _FILE_LEVEL = 19
 _TRY_DENSE_FROM = {Level.FAST: 8, Level.DEFAULT: 8, Level.MAX: 16}
 _DENSE_LEVEL = {Level.FAST: 3, Level.DEFAULT: 3, Level.MAX: 12}  # of zstd; 19 takes minutes a GB
 _MOST_BYTES_PER_CHANGE = 4  # of two-byte words, which wider ones only exceed in bigger chunks
+_AT_ONCE = 4  # chunks that a thread scans in a row
 _SAMPLE = 4096  # magnitudes that an estimate looks at
 
 Leaves = Mapping[str, Mapping[int, Digest]]  # by tensor name and leaf number
@@ -105,7 +106,7 @@ def encode_pack(
 
     return encode_scanned(
         layout,
-        filter(None, ordered(scan, chunks(), threads)),
+        filter(None, ordered(scan, chunks(), threads, at_once=_AT_ONCE)),
         _LeafHash(layout, new) if digests is None else digests.leaf,
         base=base,
         files=files,

@@ -81,15 +81,19 @@ class _Group:
 
 
 def fit_tables(
-    magnitudes: U64, classes: npt.NDArray[np.integer]
+    magnitudes: U64, classes: npt.NDArray[np.integer], changed: Ints
 ) -> tuple[Ints, tuple[MagnitudeTable, ...]]:
     """Return each class's table number, 0 for none, and the tables from number 1.
 
-    A class all of whose steps are one unit needs none.
+    `magnitudes` and `classes` are of the steps above one unit; `changed[c]` is how many steps class
+    c has, those of one unit included.  A class that has no others needs no table.
     """
     groups = []
-    for c in np.flatnonzero(np.bincount(classes, magnitudes > 1, minlength=CLASSES)):
+    for c in np.flatnonzero(np.bincount(classes, minlength=CLASSES)):
         values, counts = _tally(magnitudes[classes == c])
+        if units := int(changed[c] - counts.sum()):
+            values = np.concatenate([np.ones(1, np.uint64), values])
+            counts = np.concatenate([[units], counts])
         groups.append(_Group([int(c)], values, counts))
     _merge(groups)
     table_of = np.zeros(CLASSES, np.int64)

@@ -73,9 +73,12 @@ def fit(diffs: Sequence[ChunkDiff]) -> tuple[Profile, Ints]:
         rates = np.where(_is_fixed(untilted), untilted, np.maximum(weighted, TILTED_FROM))
     if len(population) > 1:
         tilts = _best_tilts(population, changed, rates)
+    # Most steps are one unit; only the others are looked at one by one.
+    longer = [np.flatnonzero(diff.magnitude > 1) for diff in diffs]
     table_of, tables = fit_tables(
-        np.concatenate([diff.magnitude for diff in diffs]),
-        np.concatenate([diff.classes for diff in diffs]),
+        np.concatenate([diff.magnitude[at] for diff, at in zip(diffs, longer, strict=True)]),
+        np.concatenate([diff.classes[at] for diff, at in zip(diffs, longer, strict=True)]),
+        total_changed,
     )
     return Profile(rates=rates, table_of=table_of, tables=tables), tilts
 

@@ -30,6 +30,7 @@ SOURCE_ENDS = (".cpp", ".h", ".inc")
 _PATHS = {4: "avx512", 2: "avx2", 1: "portable"}  # the fastest first
 _BLOCK = 64  # words that share one item of a bitmap
 _SEED_BITS = 16
+_AT_ONCE = 16  # chunks that a thread codes in a row
 
 # What a result below zero means, see kernel.h.  Those from -3 on are the bytes' fault.
 _REFUSALS = {
@@ -190,7 +191,7 @@ class NativeKernel:
             (diff, setting.dtype, profiles.of(setting))
             for diff, setting in zip(diffs, settings, strict=True)
         )
-        return list(ordered(self._encode, items, threads))
+        return list(ordered(self._encode, items, threads, at_once=_AT_ONCE))
 
     def decode(
         self,

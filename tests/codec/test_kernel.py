@@ -216,8 +216,9 @@ def test_a_position_outside_is_not_written(position: int) -> None:
         KERNELS[NATIVE[0]].apply(WORDS.copy(), np.array([position]), WORDS[:1])
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_work_on_threads_is_in_order_and_so_are_its_errors(threads: int) -> None:
+def test_work_on_threads_is_in_order_and_so_are_its_errors(threads: int, at_once: int) -> None:
     def work(item: int) -> int:
         if item == 20:
             raise ZeroDivisionError
@@ -229,10 +230,14 @@ def test_work_on_threads_is_in_order_and_so_are_its_errors(threads: int) -> None
 
     found: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        found.extend(ordered(work, items(), threads))
-    assert list(ordered(work, range(20), threads)) == [n * n for n in range(20)]
+        found.extend(ordered(work, items(), threads, at_once=at_once))
+    squares = [n * n for n in range(20)]
+    assert found == squares
+    assert list(ordered(work, range(20), threads, at_once=at_once)) == squares
+    found = []
     with pytest.raises(KeyError):
-        list(ordered(lambda item: item, items(), threads))
+        found.extend(ordered(lambda item: item, items(), threads, at_once=at_once))
+    assert found == [*range(21)]
 
 
 def test_few_results_wait_for_a_slow_reader() -> None:
