@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from skerry.bulletin import BulletinReader, open_store
 from skerry.cli.app import app
 from skerry.cli.demo.audit import audit
+from skerry.cli.demo.children import Child, children
 from skerry.cli.demo.watch import Seen
 from skerry.island_agent.pull import pull
 from skerry.publisher import Publisher
@@ -118,6 +120,26 @@ def test_a_demo_that_is_stopped_takes_its_processes_with_it(
     assert b"Traceback" not in said
     assert not any(map(listens, where))
     assert processes(out) == []
+
+
+def test_a_signal_that_interrupts_a_finalizer_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    class Interrupted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(SystemExit) as stopped, children() as started:
+        started.append(Child(name="sleeper", log=tmp_path / "log", process=process))
+        Interrupted()  # what the handler raises there goes nowhere
+        assert len(lost) == 1
+        started[0].check()
+    assert stopped.value.code == 128 + signal.SIGINT
+    assert process.poll() is not None
 
 
 def test_a_directory_that_no_demo_wrote_is_refused_and_kept(tmp_path: Path) -> None:

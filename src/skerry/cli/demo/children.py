@@ -19,6 +19,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 _TERMINATE_S = 20.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# The signals that came.  What a handler raises is lost when it happens to interrupt a finalizer, so
+# whoever waits for children looks here, too.
+_received: list[int] = []
 _STATUS_S = 5.0
 
 
@@ -35,7 +40,9 @@ class Child:
     process: subprocess.Popen[bytes]
 
     def check(self) -> None:
-        """Raise ChildFailed if the process has ended with an error."""
+        """Raise ChildFailed if the process has ended with an error, SystemExit after a signal."""
+        if _received:
+            raise SystemExit(128 + _received[0])
         code = self.process.poll()
         if code:
             tail = self.log.read_text(errors="replace").splitlines()[-5:]
@@ -73,11 +80,13 @@ def children() -> Iterator[list[Child]]:
     That holds after SIGINT and SIGTERM, too: either unwinds the stack.
     """
     started: list[Child] = []
-    before = signal.signal(signal.SIGTERM, _unwind)
+    _received.clear()
+    before = {number: signal.signal(number, _unwind) for number in _SIGNALS}
     try:
         yield started
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for child in started:
             child.process.terminate()
         deadline = time.monotonic() + _TERMINATE_S
@@ -90,6 +99,7 @@ def children() -> Iterator[list[Child]]:
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    _received.append(number)
     raise SystemExit(128 + number)
 
 
