@@ -133,11 +133,16 @@ def test_a_signal_that_interrupts_a_finalizer_is_not_lost(
             os.kill(os.getpid(), signal.SIGINT)
 
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with pytest.raises(SystemExit) as stopped, children() as started:
-        started.append(Child(name="sleeper", log=tmp_path / "log", process=process))
-        Interrupted()  # what the handler raises there goes nowhere
-        assert len(lost) == 1
-        started[0].check()
+
+    def run() -> None:
+        with children() as started:
+            started.append(Child(name="sleeper", log=tmp_path / "log", process=process))
+            Interrupted()  # what the handler raises there goes nowhere
+            assert len(lost) == 1
+            started[0].check()
+
+    with pytest.raises(SystemExit) as stopped:
+        run()
     assert stopped.value.code == 128 + signal.SIGINT
     assert process.poll() is not None
 
