@@ -73,6 +73,7 @@ class Reconciler:
         from what is there.
         """
         await self._do(self.mirror.settle)
+        await self.fleet.wake_rest()
         loaded = await self._load_engines()
         await self._observe_log()
         held = self.mirror.held
