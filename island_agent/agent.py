@@ -18,6 +18,7 @@ from skerry.inference.gate import AdmissionGate
 from skerry.island_agent import plan
 from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.demand import Demand
 from skerry.island_agent.errors import Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.fleet import Fleet
@@ -25,6 +26,7 @@ from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
 from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.selection import Part
 from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
 
@@ -62,7 +64,9 @@ class Agent:
             verify=config.verify_engines,
             audit=config.audit_engines,
             limit_s=config.engine_limit_s,
+            part=self._part,
         )
+        self.state.part = None if config.selection is None else str(config.selection)
         self._hook = hook
         self._target = self.state.target = config.target
         self.state.within = self._within
@@ -111,6 +115,7 @@ class Agent:
             status=self.state,
             hook=self._hook,
             pool=self._pool,
+            demand=self._demand(fetcher),
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
@@ -123,7 +128,20 @@ class Agent:
             verify=self.config.verify_on_open,
             hook=self._pass_on,
             threads=self.config.threads,
+            selection=self.config.selection,
         )
+
+    def _demand(self, fetcher: Fetcher) -> Demand | None:
+        if self.config.selection is None:
+            return None
+
+        def total(nbytes: int) -> None:
+            self.state.bytes_total = nbytes
+
+        return Demand(self.config.selection, self.reader, fetcher, total)
+
+    def _part(self) -> Part | None:
+        return None if self._mirror is None else self._mirror.part
 
     def _pass_on(self, step: str) -> None:
         """The mirror's hook: it marks time once there is a reconciler."""

@@ -122,6 +122,39 @@ class Fetcher:
             )  # fmt: skip
         raise ObjectCorrupt(ref.key, f"expected digest {ref.digest}, found {found.digest()}")
 
+    def pieces(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield bytes [start, stop) of an object in order, unverified: for who can check parts.
+
+        Raises ObjectUnavailable or Stopped.
+        """
+        position, fruitless = start, 0
+        while position < stop:
+            if fruitless:
+                self._pause(fruitless)
+            self.check_stop()
+            began = position
+            problem: Exception | str = ""
+            stream = self._store.stream(key, position, stop)
+            while position < stop and not problem:
+                try:
+                    piece = next(stream, b"")
+                except (StoreError, OSError) as error:
+                    problem = error
+                    break
+                if 0 < len(piece) <= stop - position:
+                    self._count(len(piece), resumed=False)
+                    position += len(piece)
+                    yield piece
+                    self.check_stop()
+                else:
+                    found = position + len(piece) - began
+                    problem = f"expected {stop - began} bytes, found {found}"
+            if problem:
+                fruitless = 1 if position > began else fruitless + 1
+                if fruitless >= self._config.attempts:
+                    rule = f"from byte {position} on, {self._config.attempts} attempts: {problem}"
+                    raise ObjectUnavailable(key, rule)
+
     def reserve(self, refs: Iterable[ObjectRef], *, keep: Iterable[ObjectRef] = ()) -> None:
         """Make room in the spool for `refs`: whatever is neither of them nor of `keep` is removed.
 

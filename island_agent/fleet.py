@@ -16,7 +16,9 @@ from typing import Literal, TypeVar
 from skerry.codec.digest import Digest
 from skerry.inference.engine import Engine, EngineBroken, WeightUpdate
 from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.errors import SelectionRefused
 from skerry.island_agent.marker import Held
+from skerry.island_agent.selection import Part
 from skerry.island_agent.status import EngineInstall, EngineStatus, IslandStatus
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class Fleet:
     verify: bool = False
     audit: bool = False
     limit_s: float | None = None
+    part: Callable[[], Part | None] = lambda: None  # what the mirror holds; None: all
     asleep: set[str] = field(default_factory=set)
 
     async def wake(self) -> None:
@@ -151,6 +154,7 @@ class Fleet:
                 await self._check(name, held.weights)
 
         async def switch() -> float:
+            check_needs(name, engine, self.part())
             report = await self.gate.reload(name, held.version, load, drain_s=self.drain_s)
             return report.pause_s
 
@@ -199,3 +203,24 @@ class Fleet:
             return None
         engine.error = None
         return result
+
+
+def check_needs(name: str, engine: Engine, part: Part | None) -> None:
+    """Raises SelectionRefused if an engine needs more than the part that is mirrored.
+
+    One that does not say what it needs, as `PartialEngine` does, needs everything.
+    """
+    if part is None:
+        return
+    needs = getattr(engine, "needs", None)
+    if needs is None:
+        raise SelectionRefused(
+            f"engine {name} needs every tensor, the mirror holds {part.selection}"
+        )
+    for spec in part.tensors:
+        for start, stop in needs(spec):
+            if not part.covers(spec, start, stop):
+                raise SelectionRefused(
+                    f"engine {name} needs bytes {start} to {stop} of {spec.name}, which "
+                    f"{part.selection} leaves out"
+                )

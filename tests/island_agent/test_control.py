@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from skerry.bulletin.log import BulletinReader
 from skerry.codec.errors import FormatError
-from skerry.inference.accepted import AcceptedVersions
+from skerry.inference.accepted import AcceptedVersions, VersionRange
 from skerry.inference.engine import EngineBroken
 from skerry.inference.errors import WeightVersionGone
 from skerry.island_agent.agent import Agent
@@ -215,7 +215,9 @@ def test_an_engine_that_failed_gets_no_bounded_request_and_is_tried_again(tmp_pa
     good, bad = ByteEngine(), ByteEngine()
 
     async def admitted(agent: Agent, version: int) -> str:
-        async with agent.gate.admit(AcceptedVersions.of_range(version, version)) as ticket:
+        async with agent.gate.admit(
+            AcceptedVersions(ranges=(VersionRange(version, version),))
+        ) as ticket:
             return ticket.engine
 
     async def scenario(agent: Agent) -> None:
