@@ -146,7 +146,7 @@ class Run:
 
     store: ObjectStore = field(default_factory=MemoryStore)
     versions: list[Snapshot] = field(default_factory=list)
-    lists_leaves: bool = True  # in manifests of full versions, as publishers do today
+    lists_leaves: bool = False  # in manifests of full versions, as a publisher does
 
     def __post_init__(self) -> None:
         self.writer = BulletinWriter.open(self.store, signer=None, writer="test")

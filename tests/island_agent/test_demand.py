@@ -38,7 +38,7 @@ from skerry.island_agent.reading import look
 from skerry.island_agent.selection import Selection
 from tests.cli.test_cli import skerry
 from tests.island_agent.engines import ByteEngine
-from tests.island_agent.runs import Run, Snapshot, make_run, random_snapshot, shard
+from tests.island_agent.runs import Run, Snapshot, random_snapshot, shard
 from tests.island_agent.stores import TwistedStore
 
 LAYERS = 32
@@ -65,6 +65,13 @@ def layered_run(patches: int, store: ObjectStore, *, lists_leaves: bool = True) 
     run = Run(store, lists_leaves=lists_leaves)
     run.publish(layered())
     run.extend(patches, density=0.05)
+    return run
+
+
+def make_run(patches: int, *, words: int) -> Run:
+    run = Run(lists_leaves=True)
+    run.publish(random_snapshot(words=words))
+    run.extend(patches)
     return run
 
 
@@ -137,7 +144,7 @@ def test_a_quarter_of_the_layers_is_about_a_quarter_of_the_bytes(tmp_path: Path)
     assert 0.24 < fetched / whole < 0.27
     assert_holds(tmp_path / "island" / "mirror.partial", run.versions[0], QUARTER)
 
-    many = Run(MemoryStore())
+    many = Run(MemoryStore(), lists_leaves=True)
     many.publish(large(0))
     many.publish(large(1))
     store = TwistedStore(many.store)
@@ -159,7 +166,7 @@ def large(seed: int) -> Snapshot:
 
 
 def test_a_partial_mirror_takes_up_as_little_room_on_disk(tmp_path: Path) -> None:
-    run = Run(MemoryStore())
+    run = Run(MemoryStore(), lists_leaves=True)
     run.publish(large(0))
     follow(tmp_path / "island", run.store, Selection.parse(["w2"]))
     file = tmp_path / "island" / "mirror.partial" / "model.safetensors"
@@ -174,7 +181,7 @@ def test_a_leaf_is_the_smallest_part_of_a_tensor(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     data = rng.integers(0, 256, 4 * LEAF_BYTES, np.uint8)
     tensors = {"model.layers.0.self_attn.q_proj.weight": ("U8", (8, LEAF_BYTES // 2), data)}
-    run = Run(MemoryStore())
+    run = Run(MemoryStore(), lists_leaves=True)
     run.publish(Snapshot({"model.safetensors": shard("a", tensors)}))
     new = run.versions[0].with_words(
         "model.layers.0.self_attn.q_proj.weight", {3: 1, LEAF_BYTES: 2}
@@ -372,9 +379,9 @@ def test_a_changed_byte_is_refused_or_was_not_of_the_part(
 
 def test_a_manifest_that_lies_about_leaves_is_not_believed(tmp_path: Path) -> None:
     """The publisher's key would be needed for more than that: the list must hash to the record."""
-    run = Run(MemoryStore())
+    run = Run(MemoryStore(), lists_leaves=True)
     run.publish(layered())
-    liar = Run(MemoryStore())
+    liar = Run(MemoryStore(), lists_leaves=True)
     liar.publish(layered(1))
     run.writer.reader.refresh()
     commit = run.writer.reader.state.commits[0]
@@ -439,7 +446,7 @@ def test_a_partial_directory_without_its_marker_is_not_taken_for_a_version(tmp_p
 
 
 def test_what_was_read_before_an_interruption_is_not_read_again(tmp_path: Path) -> None:
-    run = Run(MemoryStore())
+    run = Run(MemoryStore(), lists_leaves=True)
     run.publish(large(0))
     left = [2]
 
