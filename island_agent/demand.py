@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.records import Full, ObjectRef
+from skerry.bulletin.records import Commit, Full, ObjectRef
 from skerry.codec.digest import LEAF_BYTES, Bytes, Digest, leaf_count, leaf_digests
 from skerry.codec.errors import BaseMismatch, ResultMismatch
 from skerry.codec.layout import Layout, Shard
@@ -51,6 +53,7 @@ _RUN_LEAVES = 4  # one request
 _PARALLEL = 4
 _ATTEMPTS = 2  # of bytes that differ
 _MOST_MANIFESTS = 4096
+_MANIFESTS_AT_ONCE = 16
 _NO_LEAF = Digest("0" * 64)
 
 Run = tuple[TensorSpec, int, int]  # bytes [start, stop) of a tensor, whole leaves
@@ -83,28 +86,44 @@ def _stated(reader: BulletinReader, version: int, layout: Layout, *, until: int 
 
     Raises LeavesUnknown.
     """
-    state = reader.state
     counts = {spec.name: leaf_count(spec.nbytes) for spec in layout.tensors}
     left = sum(counts.values())
     known: dict[str, dict[int, Digest]] = {}
+    line = _line(reader, version, until)
+    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE, thread_name_prefix="skerry-manifest") as pool:
+        while left and (commits := list(islice(line, _MANIFESTS_AT_ONCE))):
+            for manifest in pool.map(lambda commit: reader.manifest(commit.manifest), commits):
+                for name, changed in manifest.leaves.items():
+                    if not all(i < counts.get(name, 0) for i in changed):
+                        raise LeavesUnknown(f"version {version}: a manifest is of other tensors")
+                    mine = known.setdefault(name, {})
+                    new = {i: digest for i, digest in changed.items() if i not in mine}
+                    mine |= new
+                    left -= len(new)
+    if left and not _reaches(reader, version, until):
+        rule = f"no manifest that is left names {left} of its leaves"
+        raise LeavesUnknown(f"version {version}: {rule}")
+    return known
+
+
+def _line(reader: BulletinReader, version: int, until: int | None) -> Iterator[Commit]:
+    """Yield a version and those before it, after `until`, as far as their manifests are kept."""
+    state = reader.state
     at: int | None = version
     for _ in range(_MOST_MANIFESTS):
-        if not left or (at is not None and at == until):
-            return known
-        commit = None if at is None else state.commits.get(at)
+        commit = None if at is None or at == until else state.commits.get(at)
         if commit is None or at in state.retired:
-            break
-        for name, changed in reader.manifest(commit.manifest).leaves.items():
-            if not all(i < counts.get(name, 0) for i in changed):
-                raise LeavesUnknown(f"version {at}: its manifest is of other tensors")
-            mine = known.setdefault(name, {})
-            new = {i: digest for i, digest in changed.items() if i not in mine}
-            mine |= new
-            left -= len(new)
+            return
+        yield commit
         at = commit.parent if commit.base is not None else None
-    if not left:
-        return known
-    raise LeavesUnknown(f"version {version}: no manifest that is left names {left} of its leaves")
+
+
+def _reaches(reader: BulletinReader, version: int, until: int | None) -> bool:
+    """Say whether the manifests of a line go back to `until`."""
+    if until is None or version == until:
+        return version == until
+    last = deque(_line(reader, version, until), maxlen=1)
+    return any(commit.base is not None and commit.parent == until for commit in last)
 
 
 def _proven(
@@ -134,6 +153,7 @@ class Demand:
         self._fetcher = fetcher
         self._on_total = on_total
         self._anchor_leaves: WeightsDigest | None = None
+        self._foreign: tuple[Held, Held, Leaves] | None = None
 
     def part(self, layout: Layout) -> Part:
         """Return what is mirrored of versions of this layout.  Raises SelectionRefused."""
@@ -166,8 +186,13 @@ class Demand:
     def foreign(self, base: WeightsDigest, origin: Held, target: Held) -> Leaves:
         """Return the leaves outside the part that differ between two versions.
 
-        Raises LeavesUnknown.
+        Raises LeavesUnknown, so it is asked for before anything is fetched; it remembers.
         """
+        if self._foreign is None or self._foreign[:2] != (origin, target):
+            self._foreign = origin, target, self._elsewhere(base, origin, target)
+        return self._foreign[2]
+
+    def _elsewhere(self, base: WeightsDigest, origin: Held, target: Held) -> Leaves:
         if origin.weights == target.weights:
             return {}
         part = self.part(self._reader.layout(target.layout))
@@ -232,9 +257,7 @@ class Demand:
         if leaves is None:
             leaves = self._download_whole(full, layout, part, directory, spool)
             check_result(leaves, held)
-        leaves_after(
-            self._reader, leaves, held.version, route.target.version
-        )  # or it is all in vain
+        self.foreign(leaves, held, route.target)  # or it is all in vain
         self._download_sides(full, layout, directory, hook)
         self._download_part(full, layout, part, leaves, directory, hook)
         self.fetch_patches(route.patches, layout, spool)

@@ -272,6 +272,8 @@ class Reconciler:
         places = self.mirror.places
         if self.demand is not None:
             if route.anchor is None:
+                assert self.mirror.held is not None
+                self.demand.foreign(self.mirror.weights(), self.mirror.held, route.target)
                 self.fetcher.reserve(())
                 self.demand.fetch_patches(route.patches, self.mirror.layout(), places.spool)
             else:
