@@ -336,3 +336,18 @@ def test_metrics_have_their_units_in_their_names(tmp_path: Path, run: Run) -> No
             assert rest.endswith("_total"), name
         elif rest not in flags | numbers:
             assert rest.endswith(("_seconds", "_bytes", "_versions")), name
+
+
+def test_the_command_mirrors_the_part_that_the_operator_names(tmp_path: Path, run: Run) -> None:
+    env = {"SKERRY_AGENT_TENSORS": "block.*,!*scale*"}
+    child = command(tmp_path, tmp_path / "bulletin", env=env)
+    with closing(child):
+        listens(child)
+        while child.get("/ready")[0] != 200:
+            assert child.process.poll() is None
+        found = child.agent()
+        assert (found["partial"], found["part_bytes"]) == (True, 64 * 64)
+        assert "skerry_island_partial 1.0" in child.get("/metrics")[1]
+        assert child.end() == 0
+    assert not (tmp_path / "island" / "mirror").exists()
+    assert (tmp_path / "island" / "mirror.partial").is_dir()
