@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _FRONT_BYTES = 64 * 1024  # read at first: most indexes are in it
 _NEAR_BYTES = 16 * 1024  # a gap that is cheaper to read than to ask around
 _RUN_LEAVES = 4  # one request
-_PARALLEL = 4
 _ATTEMPTS = 2  # of bytes that differ
 _MOST_MANIFESTS = 4096
 _MANIFESTS_AT_ONCE = 16
@@ -165,10 +164,16 @@ class Demand:
         """Have what is needed of every pack in the spool: files of their size, with holes."""
         part = self.part(layout)
         refs = {ref.digest: ref for step in steps for ref in step.packs}
-        plans = [(ref, *self._plan(ref, layout, part, spool)) for ref in refs.values()]
+        with self._threads() as pool:
+            fronts = pool.map(lambda ref: self._plan(ref, layout, part, spool), refs.values())
+            plans = [(ref, *front) for ref, front in zip(refs.values(), fronts, strict=True)]
         done = self._fetcher.progress.job_bytes
-        self._on_total(done + sum(stop - start for _, _, ranges in plans for start, stop in ranges))
-        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="skerry-fetch") as pool:
+        left = sum(stop - start for _, _, ranges in plans for start, stop in ranges)
+        if plans:
+            largest = max((ref for ref, _, _ in plans), key=lambda ref: ref.size)
+            self._fetcher.check_room(largest.key, left)
+        self._on_total(done + left)
+        with self._threads() as pool:
             for future in [pool.submit(self._fill, *plan) for plan in plans]:
                 future.result()
 
@@ -204,6 +209,9 @@ class Demand:
             for spec, olds, news in zip(base.tensors, base.leaves, after.leaves, strict=True)
         }
         return part.outside(changed)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._fetcher.parallel, thread_name_prefix="skerry-fetch")
 
     def _plan(
         self, ref: ObjectRef, layout: Layout, part: Part, spool: Path
@@ -252,6 +260,7 @@ class Demand:
         try:
             leaves: WeightsDigest | None = stated_leaves(self._reader, held.version)
         except LeavesUnknown as error:
+            _stated(self._reader, route.target.version, layout, until=held.version)
             logger.warning("full version read whole: %s", error)
             leaves = None
         if leaves is None:
@@ -335,7 +344,7 @@ class Demand:
                 break
             total = sum(stop - start for _, start, stop in runs)
             self._on_total(self._fetcher.progress.job_bytes + total)
-            with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="skerry-fetch") as pool:
+            with self._threads() as pool:
                 for future in [
                     pool.submit(self._read_run, keys[run[0].file], directory, run) for run in runs
                 ]:

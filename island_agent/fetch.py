@@ -84,6 +84,11 @@ class Fetcher:
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
 
+    @property
+    def parallel(self) -> int:
+        """How many reads go on at one time."""
+        return self._config.parallel
+
     def begin(self) -> None:
         """Start counting the bytes of a new job."""
         self.progress.job_bytes = 0
@@ -170,6 +175,12 @@ class Fetcher:
         for path in self._spool.iterdir():
             if path.name.removesuffix(".part") not in kept:
                 path.unlink()
+
+    def check_room(self, key: str, nbytes: int) -> None:
+        """Raises SpoolFull if so many bytes are more than may lie in the spool."""
+        if nbytes > self._config.spool_bytes:
+            limit = self._config.spool_bytes
+            raise SpoolFull(key, f"{nbytes} bytes to spool, the limit is {limit}")
 
     def release(self) -> None:
         """Empty the spool: what was fetched is installed."""

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_WAKE_TRIES = 4
+_WAKE_TRIES = 3
 _WAKE_BACKOFF_S = 0.1  # doubles
-_WAKE_LIMIT_S = 10.0  # of one try
+_WAKE_LIMIT_S = 5.0  # of one try
 _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in place again
 
 

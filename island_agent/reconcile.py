@@ -208,7 +208,7 @@ class Reconciler:
 
     async def _learn(self, route: Route, error: Exception) -> None:
         """After a failure: is the mirror sound, and is the route worth another try?"""
-        content = isinstance(error, CodecError | ObjectCorrupt)
+        content = isinstance(error, CodecError | ObjectCorrupt | LeavesUnknown)
         if route.anchor is not None:
             self._distrust = 0
             if content:

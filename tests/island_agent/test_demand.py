@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.bulletin.log import BulletinReader
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import LocalStore, MemoryStore
-from skerry.codec.digest import LEAF_BYTES
+from skerry.codec.digest import LEAF_BYTES, Digest
 from skerry.codec.encode import encode_pack
 from skerry.codec.errors import CodecError
 from skerry.codec.pack import Pack, PackFront
@@ -579,3 +581,48 @@ def test_where_manifests_are_collected_the_part_waits_for_a_full_version(
 
     asyncio.run(main())
     assert_holds(island / "mirror.partial", run.versions[4], FEW)
+
+
+def test_a_patch_that_cannot_be_proven_costs_no_full_version_pass_after_pass(
+    tmp_path: Path,
+) -> None:
+    """A new island serves the full version before it, and reads only manifests from then on."""
+    run = make_run(0, words=200)
+    run.lists_leaves = False
+    for name in ("head", "norm", "block.weight"):
+        run.publish(run.versions[-1].with_words(name, {3: 7}))
+    old, new = run.versions[0], run.versions[3]
+    pack = run.writer.put_pack(encode_pack(old.layout, old.read, new.read, base=old.weights).data)
+    run.writer.skip(base_version=0, version=3, packs=(pack,))
+    run.writer.retire(versions=(1, 2), grace_s=0)
+    store = TwistedStore(run.store)
+
+    async def main() -> None:
+        agent = agent_of(tmp_path / "island", store, FEW)
+        agent.reader.manifest = without_leaves(agent.reader)  # type: ignore[method-assign]
+        await agent.open()
+        with pytest.raises(LeavesUnknown):
+            await agent.step()
+        assert store.ranges == []
+        assert await agent.step()
+        assert agent.mirror.version == 0
+        store.ranges.clear()
+        for _ in range(5):
+            with pytest.raises(LeavesUnknown):
+                await agent.step()
+        assert store.ranges == []
+        await agent.close()
+
+    asyncio.run(main())
+    assert_holds(tmp_path / "island" / "mirror.partial", old, FEW)
+
+
+def without_leaves(reader: BulletinReader) -> Callable[[Digest], Manifest]:
+    """Return what reads manifests as earlier publishers wrote them: version 0 lists no leaves."""
+    read = reader.manifest
+
+    def manifest(digest: Digest) -> Manifest:
+        found = read(digest)
+        return found if found.tensors else replace(found, leaves={})
+
+    return manifest
