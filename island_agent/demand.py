@@ -47,7 +47,7 @@ from skerry.island_agent.selection import Part, Selection
 
 logger = logging.getLogger(__name__)
 
-_FRONT_BYTES = 64 * 1024  # read at first: most indexes are in it
+_FRONT_BYTES = (4 * 1024, 64 * 1024)  # read at first, a sixteenth of the pack: most indexes fit
 _NEAR_BYTES = 16 * 1024  # a gap that is cheaper to read than to ask around
 _RUN_LEAVES = 4  # one request
 _ATTEMPTS = 2  # of bytes that differ
@@ -218,7 +218,9 @@ class Demand:
     ) -> tuple[Path, list[tuple[int, int]]]:
         """Read the front of a pack; return its file and what else of it is needed."""
         path = _ranges_path(spool, ref)
-        head = b"".join(self._fetcher.pieces(ref.key, 0, min(ref.size, _FRONT_BYTES)))
+        least, most = _FRONT_BYTES
+        first = min(ref.size, max(least, min(ref.size // 16, most)))
+        head = b"".join(self._fetcher.pieces(ref.key, 0, first))
         size = PackFront.size(head, ref.size)
         if size > len(head):
             head += b"".join(self._fetcher.pieces(ref.key, len(head), size))
