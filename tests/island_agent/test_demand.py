@@ -599,7 +599,7 @@ def test_a_patch_that_cannot_be_proven_costs_no_full_version_pass_after_pass(
 
     async def main() -> None:
         agent = agent_of(tmp_path / "island", store, FEW)
-        agent.reader.manifest = without_leaves(agent.reader)  # type: ignore[method-assign]
+        agent.reader.manifest = without_leaves(agent.reader)  # type: ignore[method-assign, assignment]
         await agent.open()
         with pytest.raises(LeavesUnknown):
             await agent.step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,6 @@ from skerry.cli.options import JsonOption, KeyOption, ThreadsOption, parse_key
 
 if TYPE_CHECKING:
     from skerry.bulletin.reader import BulletinReader
-    from skerry.island_agent.service import Ending
     from skerry.island_agent.settings import Settings
 
 
@@ -290,19 +288,23 @@ def _serve(settings: Settings, reader: BulletinReader) -> None:
         engines["cpu"] = CpuEngine()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
-    async def run() -> Ending:
+    async def run() -> CommandError | None:
         ending = await serve(Agent(settings.agent_config(), reader, engines=engines), service)
-        if ending.late and not ending.paused:
+        problem = None
+        if ending.paused:
+            problem = CommandError(
+                f"stopped, but could not resume: {', '.join(ending.paused)}",
+                acts="the operator: resume or restart these engines",
+                exit_code=TROUBLE,
+            )
+        if ending.late:
             # A read that no store answers holds its thread, and the interpreter would wait for it.
+            if problem is not None:
+                typer.echo(f"skerry agent: {problem}; who acts: {problem.acts}", err=True)
             logging.shutdown()
-            sys.stdout.flush()
-            os._exit(0)
-        return ending
+            os._exit(0 if problem is None else problem.exit_code)
+        return problem
 
-    ending = asyncio.run(run())
-    if ending.paused:
-        raise CommandError(
-            f"stopped, but could not resume: {', '.join(ending.paused)}",
-            acts="the operator: resume or restart these engines",
-            exit_code=TROUBLE,
-        )
+    problem = asyncio.run(run())
+    if problem is not None:
+        raise problem
