@@ -35,7 +35,7 @@ class Manifest:
     """What one version changed.
 
     `side_files` are the names of those that changed; `tensors` are in the order of their names;
-    `leaves` are the result digests of the leaves that changed; `recipe` is the layout's.
+    `leaves` are the result digests of the leaves that changed, or of all; `recipe` is the layout's.
     """
 
     layout: Digest

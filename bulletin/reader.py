@@ -43,10 +43,11 @@ _LAYOUTS_KEPT = 4
 class BulletinReader:
     """A follower of one run.
 
-    `state` is what the log says so far; any thread may read it.  Everything else is for one thread
-    at a time.  A record can arrive before the objects it names (replicated buckets), so a missing
-    object is waited for up to `wait.limit_s` seconds; then NotFound names it.  A log whose records
-    have more than `log_limit_bytes` together is refused: an unsigned one can be endless.
+    `state` is what the log says so far; any thread may read it, and call `manifest`.  Everything
+    else is for one thread at a time.  A record can arrive before the objects it names (replicated
+    buckets), so a missing object is waited for up to `wait.limit_s` seconds; then NotFound names
+    it.  A log whose records have more than `log_limit_bytes` together is refused: an unsigned one
+    can be endless.
 
     A fresh reader of a signed run goes on from its newest checkpoint.  With `history` it reads
     every record, and keeps them.

@@ -16,8 +16,8 @@ that nothing did is for the version's own digest to say.  All integers are littl
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -40,6 +40,8 @@ HEADER = struct.Struct("<8sII32s")
 LEAF_CHECK_BYTES = 4
 MAX_INDEX_BYTES = 256 * 1024 * 1024  # unpacked
 
+Keep = Callable[[int, int], bool]  # whether a leaf, by tensor and leaf number, is wanted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedChunk:
@@ -58,6 +60,81 @@ class PackedLeaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackFront:
+    """What the start of a pack says: its index, and where everything after that lies.
+
+    `ends[0]` is the end of the index; then come the ends of each leaf check, file and chunk.
+    """
+
+    base: Digest
+    index: PackIndex
+    places: Sequence[tuple[int, int]]
+    tensors: Sequence[TensorSpec]
+    ends: Sequence[int]
+
+    @staticmethod
+    def size(head: bytes | memoryview, pack_bytes: int) -> int:
+        """Return how long the front of a pack is, given its first HEADER.size bytes or more.
+
+        Raises FormatError.
+        """
+        if len(head) < HEADER.size:
+            raise FormatError(f"a pack has at least {HEADER.size} bytes, found {len(head)}")
+        magic, version, index_size, _ = HEADER.unpack_from(head)
+        if magic != MAGIC:
+            raise FormatError(f"a pack starts with {MAGIC!r}, found {magic!r}", offset=0)
+        if version != FORMAT:
+            raise FormatError(f"pack format {FORMAT} expected, found {version}", offset=8)
+        if HEADER.size + index_size > pack_bytes:
+            rule = f"an index of {index_size} bytes in a pack of {pack_bytes}"
+            raise FormatError(rule, offset=12)
+        return HEADER.size + int(index_size)
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview, layout: Layout, pack_bytes: int) -> PackFront:
+        """Parse the front of a pack of so many bytes; `data` may end after it.
+
+        Raises FormatError.
+        """
+        at = cls.size(data, pack_bytes)
+        base = HEADER.unpack_from(data)[3]
+        index_bytes = decompress(bytes(memoryview(data)[HEADER.size : at]), MAX_INDEX_BYTES)
+        index = parse_index(index_bytes, layout.tensors, pack_bytes - at)
+        places = leaves_of(index.chunks, layout.tensors)
+        sizes = [LEAF_CHECK_BYTES] * len(places)
+        sizes += [file.stored for file in index.files]
+        sizes += [chunk.size for chunk in index.chunks]
+        ends = [at]
+        for size in sizes:
+            ends.append(ends[-1] + size)
+        if ends[-1] != pack_bytes:
+            raise FormatError(f"the index describes {ends[-1]} bytes, the pack has {pack_bytes}")
+        return cls(
+            base=Digest(base.hex()),
+            index=index,
+            places=places,
+            tensors=layout.tensors,
+            ends=ends,
+        )
+
+    def ranges(self, keep: Keep) -> list[tuple[int, int]]:
+        """Return which bytes [start, stop) after the front are needed for the leaves to keep.
+
+        Leaf checks and files are needed always.  Ranges ascend and do not touch each other.
+        """
+        chunks_from = len(self.places) + len(self.index.files)
+        found = [(self.ends[0], self.ends[chunks_from])]
+        spans = pairwise(self.ends[chunks_from:])
+        for entry, (start, stop) in zip(self.index.chunks, spans, strict=True):
+            if keep(*leaf_of(entry, self.tensors)):
+                if found[-1][1] == start:
+                    found[-1] = (found[-1][0], stop)
+                else:
+                    found.append((start, stop))
+        return [(start, stop) for start, stop in found if start < stop]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
     """A parsed pack: its frame is sound, its payloads are checked as they are decoded.
 
@@ -73,29 +150,10 @@ class Pack:
     @classmethod
     def parse(cls, data: bytes | memoryview, layout: Layout) -> Pack:
         """Parse a pack for weights of this structure.  Raises FormatError."""
-        if len(data) < HEADER.size:
-            raise FormatError(f"a pack has at least {HEADER.size} bytes, found {len(data)}")
-        magic, version, index_size, base = HEADER.unpack_from(data)
-        if magic != MAGIC:
-            raise FormatError(f"a pack starts with {MAGIC!r}, found {magic!r}", offset=0)
-        if version != FORMAT:
-            raise FormatError(f"pack format {FORMAT} expected, found {version}", offset=8)
-        if HEADER.size + index_size > len(data):
-            raise FormatError(f"an index of {index_size} bytes in a pack of {len(data)}", offset=12)
+        front = PackFront.parse(data, layout, len(data))
+        index, places = front.index, front.places
         view = memoryview(data)
-        at = HEADER.size + index_size
-        index_bytes = decompress(bytes(view[HEADER.size : at]), MAX_INDEX_BYTES)
-        index = parse_index(index_bytes, layout.tensors, len(data) - at)
-        places = leaves_of(index.chunks, layout.tensors)
-        sizes = [LEAF_CHECK_BYTES] * len(places)
-        sizes += [file.stored for file in index.files]
-        sizes += [chunk.size for chunk in index.chunks]
-        ends = [at]
-        for size in sizes:
-            ends.append(ends[-1] + size)
-        if ends[-1] != len(data):
-            raise FormatError(f"the index describes {ends[-1]} bytes, the pack has {len(data)}")
-        parts = [view[start:stop] for start, stop in pairwise(ends)]
+        parts = [view[start:stop] for start, stop in pairwise(front.ends)]
         files_from, chunks_from = len(places), len(places) + len(index.files)
         chunks: dict[tuple[int, int], list[PackedChunk]] = {place: [] for place in places}
         for entry, payload in zip(index.chunks, parts[chunks_from:], strict=True):
@@ -105,12 +163,20 @@ class Pack:
             packed = PackedLeaf(check=bytes(check), chunks=tuple(chunks[tensor, leaf]))
             leaves.setdefault(tensor, {})[leaf] = packed
         return cls(
-            base=Digest(base.hex()),
+            base=front.base,
             index=index,
             tensors=layout.tensors,
             leaves=leaves,
             stored_files=tuple(parts[files_from:chunks_from]),
         )
+
+    def only(self, keep: Keep) -> Pack:
+        """Return a pack that speaks of the leaves to keep alone; other payloads are not read."""
+        kept = {
+            tensor: {leaf: packed for leaf, packed in leaves.items() if keep(tensor, leaf)}
+            for tensor, leaves in self.leaves.items()
+        }
+        return replace(self, leaves={tensor: leaves for tensor, leaves in kept.items() if leaves})
 
     def file(self, name: str, limit_bytes: int) -> bytes:
         """Return the content of a file that the pack carries.  Raises KeyError if it has none."""

@@ -15,17 +15,20 @@ class GateConfig:
     """How the gate drives engines.
 
     `resume_tries` bounds how often `resume` is repeated, `resume_backoff_s` is the first pause
-    between tries (it doubles), `max_waiting` bounds the requests that wait at the same time.
+    between tries (it doubles), `max_waiting` bounds the requests that wait at the same time.  An
+    engine that takes longer than `pause_limit_s` to pause, or to resume, has failed to.
     """
 
     resume_tries: int = 5
     resume_backoff_s: float = 0.2
     max_waiting: int = 4096
+    pause_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
         _require(self.resume_tries >= 1, "resume_tries of at least 1", self.resume_tries)
         _require(self.resume_backoff_s >= 0, "resume_backoff_s >= 0", self.resume_backoff_s)
         _require(self.max_waiting >= 0, "max_waiting of at least 0", self.max_waiting)
+        _require(self.pause_limit_s > 0, "pause_limit_s above 0", self.pause_limit_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from skerry.codec.digest import Digest
-from skerry.codec.tensors import TensorChanges
+from skerry.codec.tensors import TensorChanges, TensorSpec
 
 
 class EngineError(Exception):
@@ -127,4 +127,15 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop and release everything."""
+        ...
+
+
+class PartialEngine(Engine, Protocol):
+    """An engine that reads a part of each version: one rank of several, on a host of its own.
+
+    It is given directories whose files have holes, and updates of the part alone.
+    """
+
+    def needs(self, spec: TensorSpec) -> Sequence[tuple[int, int]]:
+        """Return the byte ranges [start, stop) of a tensor that it reads."""
         ...

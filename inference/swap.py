@@ -88,7 +88,9 @@ class Swap:
         try:
             slot.error = f"the swap to {self.version} was cut off"
             if not self.whole:
-                await slot.engine.pause()  # loading needs an engine that can end its requests
+                # Loading needs an engine that can end its requests.
+                async with asyncio.timeout(self.config.pause_limit_s):
+                    await slot.engine.pause()
             self.outcome = "broken"  # until `install` itself says better
             await self.install()
         except InstallFailed as error:
@@ -128,7 +130,8 @@ class Swap:
         slot, backoff_s = self.slot, self.config.resume_backoff_s
         for attempt in range(1, self.config.resume_tries + 1):
             try:
-                await slot.engine.resume()
+                async with asyncio.timeout(self.config.pause_limit_s):
+                    await slot.engine.resume()
             # The boundary to foreign engines: whatever a try meets, they must not stay paused.
             except Exception as error:
                 logger.warning("engine %s: resume, try %d: %r", slot.name, attempt, error)

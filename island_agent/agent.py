@@ -10,12 +10,15 @@ import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from skerry.bulletin.reader import BulletinReader
 from skerry.inference.engine import Engine
 from skerry.inference.gate import AdmissionGate
+from skerry.island_agent import plan
 from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.demand import Demand
 from skerry.island_agent.errors import Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.fleet import Fleet
@@ -23,6 +26,7 @@ from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
 from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.selection import Part
 from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
 
@@ -59,12 +63,18 @@ class Agent:
             drain_s=config.drain_s,
             verify=config.verify_engines,
             audit=config.audit_engines,
+            limit_s=config.engine_limit_s,
+            part=self._part,
         )
+        self.state.part = None if config.selection is None else str(config.selection)
         self._hook = hook
-        self._target = config.target
+        self._target = self.state.target = config.target
+        self.state.within = self._within
         self._halt = threading.Event()
         self._stopping = asyncio.Event()
+        self._nudged = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="skerry-mirror")
+        self._closed = False
         self._mirror: Mirror | None = None
         self._reconciler: Reconciler | None = None
 
@@ -105,6 +115,7 @@ class Agent:
             status=self.state,
             hook=self._hook,
             pool=self._pool,
+            demand=self._demand(fetcher),
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
@@ -117,7 +128,20 @@ class Agent:
             verify=self.config.verify_on_open,
             hook=self._pass_on,
             threads=self.config.threads,
+            selection=self.config.selection,
         )
+
+    def _demand(self, fetcher: Fetcher) -> Demand | None:
+        if self.config.selection is None:
+            return None
+
+        def total(nbytes: int) -> None:
+            self.state.bytes_total = nbytes
+
+        return Demand(self.config.selection, self.reader, fetcher, total)
+
+    def _part(self) -> Part | None:
+        return None if self._mirror is None else self._mirror.part
 
     def _pass_on(self, step: str) -> None:
         """The mirror's hook: it marks time once there is a reconciler."""
@@ -126,11 +150,30 @@ class Agent:
         else:
             self._reconciler.mark(step)
 
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    def meaning(self, target: Target) -> int | None:
+        """Return the version that a target means today.
+
+        Raises TargetRefused, LogBehind or RunMismatch.
+        """
+        return plan.choose(self.reader.state, target, self.state.held)
+
     def aim(self, target: Target) -> None:
-        """Follow another target from the next pass on."""
-        self._target = target
+        """Follow another target from now on."""
+        self._target = self.state.target = target
         if self._reconciler is not None:
             self._reconciler.target = target
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have the next pass begin at once."""
+        self._nudged.set()
+
+    def _within(self, version: int) -> bool:
+        return plan.within(self.reader.state, self._target, version)
 
     async def step(self) -> bool:
         """Make one pass of the reconcile loop; raises what it met.  Says whether anything moved."""
@@ -157,6 +200,7 @@ class Agent:
     async def _reconcile(self) -> None:
         retry_s, poll_s = self.config.retry_s, self.config.poll_s
         while not self._stopping.is_set():
+            self._nudged.clear()
             try:
                 moved = await self.step()
             except Stopped:
@@ -170,25 +214,57 @@ class Agent:
                 retry_s = self.config.retry_s
                 poll_s = self.config.poll_s if moved else min(1.5 * poll_s, self.config.idle_poll_s)
                 delay_s = 0.0 if moved else poll_s
+            self.state.passes += 1
+            self.state.last_pass_unix_s = self.state.clock()
             await self._sleep(delay_s)
 
     def stop(self) -> None:
         """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
         self._halt.set()
         self._stopping.set()
+        self.state.stopping = True
+        self.nudge()
 
-    async def close(self) -> None:
-        """Wait for work under way, leave engines running, let go of the mirror.  Idempotent."""
+    @property
+    def only_reads(self) -> bool:
+        """Whether the work under way touches neither mirror nor engines: nobody need wait for it.
+
+        A read from a store that never answers cannot be ended from here.
+        """
+        return self.state.phase not in ("staging", "installing")
+
+    async def close(self, limit_s: float | None = None) -> bool:
+        """Wait for work under way, leave engines running, let go of the mirror.  Idempotent.
+
+        Returns whether the work had ended after `limit_s`.  If not, it goes on in its thread and
+        the mirror stays locked: the process has to end, which a mirror survives at any moment.
+        """
         self.stop()
-        await asyncio.to_thread(self._pool.shutdown)
+        loop = asyncio.get_running_loop()
+        ended = True
+        if not self._closed:
+            idle = loop.run_in_executor(self._pool, _nothing)
+            ended = bool((await asyncio.wait({idle}, timeout=limit_s))[0])
         await self._fleet.wake()
+        if not ended:
+            return False
+        self._closed = True
+        self._pool.shutdown()
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = self._reconciler = None
+        return True
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The engines that could not be resumed."""
+        return tuple(sorted(self._fleet.asleep))
 
     async def _sleep(self, delay_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+                await self._nudged.wait()
+
+
+def _nothing() -> None:
+    """Tell by being done that the thread has done all before."""

@@ -33,7 +33,7 @@ def download(
     """
     assert route.anchor is not None
     full = route.anchor.full
-    _check_files(full, layouts(route.anchor.held.layout))
+    check_files(full, layouts(route.anchor.held.layout))
     fetcher.reserve(route.packs, keep=full.objects)
     directory.mkdir(parents=True, exist_ok=True)
     expected = {file.name for file in full.files}
@@ -85,7 +85,8 @@ def build(
     return target_layout, weights
 
 
-def _check_files(full: Full, layout: Layout) -> None:
+def check_files(full: Full, layout: Layout) -> None:
+    """Raises ChainRefused unless a full version has the files of its layout."""
     named = {file.name: file.size for file in full.files}
     expected = dict(layout.files())
     if named != expected:

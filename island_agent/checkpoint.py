@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skerry.codec.digest import Bytes, Digest, digest_bytes, leaf_digests
+from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, leaf_range
 from skerry.codec.tensors import TensorChanges, TensorSpec
@@ -26,6 +26,7 @@ from skerry.island_agent.files import (
     tree_files,
     write_atomically,
 )
+from skerry.island_agent.selection import Part
 from skerry.publisher.replay import carried_file
 
 
@@ -154,15 +155,21 @@ def compare_files(directory: Path, layout: Layout) -> list[str]:
     return lines
 
 
-def weight_differences(checkpoint: Checkpoint, weights: WeightsDigest) -> list[str]:
-    """Hash every tensor of the directory; one line per leaf that is not the one in `weights`."""
+def weight_differences(
+    checkpoint: Checkpoint, weights: WeightsDigest, part: Part | None = None
+) -> list[str]:
+    """Hash every tensor of the directory, or of a part of it, against `weights`.
+
+    Returns one line per leaf that differs.
+    """
     lines = []
     for spec, expected in zip(weights.tensors, weights.leaves, strict=True):
-        found = leaf_digests(checkpoint.read(spec))
+        leaves = range(len(expected)) if part is None else part.of(spec)
+        found = checkpoint.hash_leaves(spec, leaves)
         lines += [
             f"{spec.file}: tensor {spec.name}: leaf {index} differs"
-            for index, (leaf, other) in enumerate(zip(expected, found, strict=True))
-            if leaf != other
+            for index, leaf in found.items()
+            if leaf != expected[index]
         ]
     return lines
 

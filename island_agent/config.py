@@ -8,6 +8,7 @@ from pathlib import Path
 from skerry.bulletin import keys
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.plan import Target
+from skerry.island_agent.selection import Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +17,13 @@ class AgentConfig:
 
     The log is looked at every `poll_s`, up to `idle_poll_s` while nothing comes; a failed pass is
     tried again after `retry_s`, up to `retry_limit_s`, doubling.  `drain_s` bounds how long an
-    engine waits for requests that do not accept the new version (None: for ever).
+    engine waits for requests that do not accept the new version (None: for ever); an install or
+    load that takes an engine longer than `engine_limit_s` has failed (None: none does).
     `verify_engines` hashes an engine's weights before its new version is advertised: it lengthens
     the pause by one hash.  `audit_engines` hashes them right after instead, while it serves, and
     takes an engine that holds other weights out of service.  `threads` decode patches, None: one
-    for each usable CPU.
+    for each usable CPU.  `selection` mirrors a part of every version only; an engine's weights are
+    then no version's, so they cannot be held against its digest.
 
     With `announce` the status is left in the bulletin when it has changed, at most every
     `announce_s`, and every `heartbeat_s`; what is being read is leased for three of these.
@@ -34,6 +37,8 @@ class AgentConfig:
     retry_s: float = 0.5
     retry_limit_s: float = 60.0
     drain_s: float | None = None
+    engine_limit_s: float | None = None
+    selection: Selection | None = None
     verify_on_open: bool = True
     verify_engines: bool = False
     audit_engines: bool = False
@@ -54,6 +59,12 @@ class AgentConfig:
             )
         if self.drain_s is not None and self.drain_s < 0:
             raise ValueError(f"drain_s is not negative, found {self.drain_s}")
+        if self.engine_limit_s is not None and self.engine_limit_s <= 0:
+            raise ValueError(f"engine_limit_s is above 0, found {self.engine_limit_s}")
+        if self.selection is not None and (self.verify_engines or self.audit_engines):
+            raise ValueError(
+                "audit_engine needs whole versions: it does not go with tensors and shard"
+            )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is at least 1, found {self.threads}")
         if not 0 < self.announce_s <= self.heartbeat_s:

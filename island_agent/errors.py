@@ -14,6 +14,9 @@ IslandError
 │   ├── ObjectUnavailable  not readable within the stated attempts     the agent: tries later
 │   ├── ObjectCorrupt      read, but of the wrong size or digest       the agent: another path
 │   └── SpoolFull          the objects exceed the spool's limit        the operator: the limit
+├── SettingsInvalid        a setting is wrong, or unknown              the operator
+├── SelectionRefused       the wanted part does not fit the layout     the operator
+├── LeavesUnknown          nothing signed says what a part must be     the agent: another way
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -113,6 +116,28 @@ class SpoolFull(FetchError):
     """The objects of one install exceed the spool's limit."""
 
     acts = "the operator"
+
+
+class SettingsInvalid(IslandError):
+    """A setting breaks a rule; says where its value came from."""
+
+    acts = "the operator: mend that setting"
+
+    def __init__(self, source: str, name: str, rule: str) -> None:
+        super().__init__(": ".join(part for part in (source, name, rule) if part))
+        self.source = source
+        self.name = name
+        self.rule = rule
+
+
+class SelectionRefused(IslandError):
+    """The part that is to be mirrored does not fit the layout, the directory or the engines."""
+
+    acts = "the operator: another selection, or another directory"
+
+
+class LeavesUnknown(IslandError):
+    """No manifest and no verified file says which leaves a version has."""
 
 
 class PullRefused(IslandError):

@@ -84,6 +84,11 @@ class Fetcher:
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
 
+    @property
+    def parallel(self) -> int:
+        """How many reads go on at one time."""
+        return self._config.parallel
+
     def begin(self) -> None:
         """Start counting the bytes of a new job."""
         self.progress.job_bytes = 0
@@ -122,6 +127,39 @@ class Fetcher:
             )  # fmt: skip
         raise ObjectCorrupt(ref.key, f"expected digest {ref.digest}, found {found.digest()}")
 
+    def pieces(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield bytes [start, stop) of an object in order, unverified: for who can check parts.
+
+        Raises ObjectUnavailable or Stopped.
+        """
+        position, fruitless = start, 0
+        while position < stop:
+            if fruitless:
+                self._pause(fruitless)
+            self.check_stop()
+            began = position
+            problem: Exception | str = ""
+            stream = self._store.stream(key, position, stop)
+            while position < stop and not problem:
+                try:
+                    piece = next(stream, b"")
+                except (StoreError, OSError) as error:
+                    problem = error
+                    break
+                if 0 < len(piece) <= stop - position:
+                    self._count(len(piece), resumed=False)
+                    position += len(piece)
+                    yield piece
+                    self.check_stop()
+                else:
+                    found = position + len(piece) - began
+                    problem = f"expected {stop - began} bytes, found {found}"
+            if problem:
+                fruitless = 1 if position > began else fruitless + 1
+                if fruitless >= self._config.attempts:
+                    rule = f"from byte {position} on, {self._config.attempts} attempts: {problem}"
+                    raise ObjectUnavailable(key, rule)
+
     def reserve(self, refs: Iterable[ObjectRef], *, keep: Iterable[ObjectRef] = ()) -> None:
         """Make room in the spool for `refs`: whatever is neither of them nor of `keep` is removed.
 
@@ -137,6 +175,12 @@ class Fetcher:
         for path in self._spool.iterdir():
             if path.name.removesuffix(".part") not in kept:
                 path.unlink()
+
+    def check_room(self, key: str, nbytes: int) -> None:
+        """Raises SpoolFull if so many bytes are more than may lie in the spool."""
+        if nbytes > self._config.spool_bytes:
+            limit = self._config.spool_bytes
+            raise SpoolFull(key, f"{nbytes} bytes to spool, the limit is {limit}")
 
     def release(self) -> None:
         """Empty the spool: what was fetched is installed."""

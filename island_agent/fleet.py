@@ -9,26 +9,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from skerry.codec.digest import Digest
 from skerry.inference.engine import Engine, EngineBroken, WeightUpdate
 from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.errors import SelectionRefused
 from skerry.island_agent.marker import Held
-from skerry.island_agent.status import EngineStatus, IslandStatus
+from skerry.island_agent.selection import Part
+from skerry.island_agent.status import EngineInstall, EngineStatus, IslandStatus
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_WAKE_TRIES = 3
+_WAKE_BACKOFF_S = 0.1  # doubles
+_WAKE_LIMIT_S = 5.0  # of one try
 _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in place again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Brings engines to what the mirror holds.  Errors are recorded, never raised."""
+    """Brings engines to what the mirror holds.  Errors are recorded, never raised.
+
+    `limit_s` bounds one install or load of an engine: one that hangs is broken, and must not hold
+    up the others.  `asleep` are the engines that could not be resumed yet.
+    """
 
     engines: Mapping[str, Engine]
     gate: AdmissionGate
@@ -36,10 +45,37 @@ class Fleet:
     drain_s: float | None = None
     verify: bool = False
     audit: bool = False
+    limit_s: float | None = None
+    part: Callable[[], Part | None] = lambda: None  # what the mirror holds; None: all
+    asleep: set[str] = field(default_factory=set)
 
     async def wake(self) -> None:
         """Resume every engine: one that an earlier agent left paused would hang its requests."""
-        await self._all(lambda name, engine: self._guard(name, "resume", engine.resume))
+        await asyncio.gather(*map(self._wake, self.engines))
+
+    async def wake_rest(self) -> None:
+        """Try the engines again that could not be resumed."""
+        await asyncio.gather(*(self._wake(name, tries=1) for name in sorted(self.asleep)))
+
+    async def _wake(self, name: str, tries: int = _WAKE_TRIES) -> None:
+        async def resume() -> bool:
+            for left in reversed(range(tries)):
+                try:
+                    async with asyncio.timeout(_WAKE_LIMIT_S):
+                        await self.engines[name].resume()
+                except Exception as error:  # the boundary to foreign engines
+                    logger.warning("engine not resumed name=%s error=%r", name, error)
+                    if not left:
+                        raise
+                else:
+                    break
+                await asyncio.sleep(_WAKE_BACKOFF_S * 2.0 ** (tries - 1 - left))
+            return True
+
+        if await self._guard(name, "resume", resume):
+            self.asleep.discard(name)
+        else:
+            self.asleep.add(name)
 
     async def update(self, update: WeightUpdate) -> float:
         """Install `update` on every engine that serves its base; return the longest pause, seconds.
@@ -89,11 +125,13 @@ class Fleet:
         engine = self.engines[name]
 
         async def install() -> None:
-            await engine.install(update)
-            await self._check(name, update.digest)
+            async with asyncio.timeout(self.limit_s):
+                await engine.install(update)
+                await self._check(name, update.digest)
 
         async def switch() -> float:
-            await engine.stage(update)
+            async with asyncio.timeout(self.limit_s):
+                await engine.stage(update)
             report = await self.gate.swap(name, update.version, install, drain_s=self.drain_s)
             await self._audit(name, update.digest)
             return report.pause_s
@@ -101,7 +139,7 @@ class Fleet:
         for _ in range(_INSTALL_ATTEMPTS):
             pause_s = await self._guard(name, f"install of version {update.version}", switch)
             if pause_s is not None:
-                self.status.engines[name].pause_s = pause_s
+                self._installed(name, update.version, "patch", pause_s)
                 return pause_s
             if self.gate.view()[name].version != update.base:
                 break
@@ -111,15 +149,30 @@ class Fleet:
         engine = self.engines[name]
 
         async def load() -> None:
-            await engine.load(directory, held.version)
-            await self._check(name, held.weights)
+            async with asyncio.timeout(self.limit_s):
+                await engine.load(directory, held.version)
+                await self._check(name, held.weights)
 
         async def switch() -> float:
+            check_needs(name, engine, self.part())
             report = await self.gate.reload(name, held.version, load, drain_s=self.drain_s)
             return report.pause_s
 
         pause_s = await self._guard(name, f"load of version {held.version}", switch)
-        return 0.0 if pause_s is None else pause_s
+        if pause_s is None:
+            return 0.0
+        self._installed(name, held.version, "load", pause_s)
+        return pause_s
+
+    def _installed(
+        self, name: str, version: int, kind: Literal["patch", "load"], pause_s: float
+    ) -> None:
+        engine = self.status.engines[name]
+        engine.pause_s = pause_s
+        engine.last_install = EngineInstall(
+            version=version, kind=kind, pause_s=pause_s, at_unix_s=self.status.clock()
+        )
+        self.asleep.discard(name)
 
     async def _check(self, name: str, expected: Digest) -> None:
         if not self.verify:
@@ -144,12 +197,30 @@ class Fleet:
         try:
             result = await work()
         except Exception as error:  # the boundary to foreign engines
-            engine.error = f"{doing}: {error!r}"
+            engine.fail(f"{doing}: {error!r}", self.status.clock())
             self.status.fail(error, f"engine {name}: {doing}")
             logger.warning("engine failed name=%s doing=%s error=%r", name, doing, error)
             return None
         engine.error = None
         return result
 
-    async def _all(self, work: Callable[[str, Engine], Awaitable[object]]) -> None:
-        await asyncio.gather(*(work(name, engine) for name, engine in self.engines.items()))
+
+def check_needs(name: str, engine: Engine, part: Part | None) -> None:
+    """Raises SelectionRefused if an engine needs more than the part that is mirrored.
+
+    One that does not say what it needs, as `PartialEngine` does, needs everything.
+    """
+    if part is None:
+        return
+    needs = getattr(engine, "needs", None)
+    if needs is None:
+        raise SelectionRefused(
+            f"engine {name} needs every tensor, the mirror holds {part.selection}"
+        )
+    for spec in part.tensors:
+        for start, stop in needs(spec):
+            if not part.covers(spec, start, stop):
+                raise SelectionRefused(
+                    f"engine {name} needs bytes {start} to {stop} of {spec.name}, which "
+                    f"{part.selection} leaves out"
+                )

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from skerry.codec.digest import Digest
 from skerry.codec.errors import BaseMismatch, ResultMismatch, StructureMismatch
@@ -30,6 +31,10 @@ from skerry.island_agent.state import State
 
 logger = logging.getLogger(__name__)
 
+Leaves = Mapping[str, Mapping[int, Digest]]  # by tensor name and leaf number
+
+_NONE: Leaves = MappingProxyType({})
+
 
 def load_packs(steps: Sequence[PatchStep], spool: Path, layout: Layout) -> tuple[Pack, ...]:
     """Parse the spooled packs of consecutive steps, each checked to start where the last one ended.
@@ -40,14 +45,14 @@ def load_packs(steps: Sequence[PatchStep], spool: Path, layout: Layout) -> tuple
     packs = []
     for step in steps:
         for ref in step.packs:
-            pack = Pack.parse(_mapped(spool / ref.digest), layout)
+            pack = Pack.parse(mapped(spool / ref.digest), layout)
             if pack.base != step.base:
                 raise BaseMismatch(expected=pack.base, found=step.base)
             packs.append(pack)
     return tuple(packs)
 
 
-def _mapped(path: Path) -> memoryview:
+def mapped(path: Path) -> memoryview:
     """Return a file's content as a view that takes no memory."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -67,12 +72,14 @@ def stage(
     layout: Layout,
     hook: Hook,
     threads: int = 1,
+    foreign: Leaves = _NONE,
 ) -> Journal:
     """Decode `packs` against the mirror and make the install record durable (steps 2 and 3).
 
     Memory: a copy of one leaf (16 MiB) for each thread (of 128 MiB on the NumPy kernel), the
-    changes of one tensor and of a few leaves ahead of it, and side files.  Raises BaseMismatch,
-    StructureMismatch, ResultMismatch or FormatError; then nothing has changed.
+    changes of one tensor and of a few leaves ahead of it, and side files.  `foreign` are changed
+    leaves that this mirror has no bytes of.  Raises BaseMismatch, StructureMismatch, ResultMismatch
+    or FormatError; then nothing has changed.
     """
     origin = marker.held
     assert origin is not None
@@ -82,11 +89,11 @@ def stage(
         raise StructureMismatch(difference)
     record = state.places.install_record
     with JournalWriter(record, run=marker.run, origin=origin, target=target) as writer:
-        leaves: dict[str, Mapping[int, Digest]] = {}
+        leaves: dict[str, Mapping[int, Digest]] = dict(foreign)
         decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=threads)
         for changes in decoded:
             writer.add_tensor(changes, changes.leaves)
-            leaves[changes.spec.name] = changes.leaves
+            leaves[changes.spec.name] = {**leaves.get(changes.spec.name, {}), **changes.leaves}
             hook(TENSOR_DECODED)
         result = weights.replace(leaves)
         check_result(result, target)
@@ -154,18 +161,21 @@ def write_in_place(
     scratch: Path,
     hook: Hook,
     threads: int = 1,
+    foreign: Leaves = _NONE,
 ) -> WeightsDigest:
     """Patch a directory that nobody reads yet, without a record; return the new leaf digests.
 
-    Raises as `stage`; the directory is then no version at all, and its owner throws it away.
+    Takes and raises as `stage`; the directory is then no version at all, and its owner throws it
+    away.
     """
     if difference := describe_difference(checkpoint.layout, layout):
         raise StructureMismatch(difference)
-    written: dict[str, dict[int, Digest]] = {}
+    written: dict[str, Mapping[int, Digest]] = dict(foreign)
     decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=threads)
     for changes in decoded:
         checkpoint.write_words(changes)
-        written[changes.spec.name] = checkpoint.hash_leaves(changes.spec, changes.leaves)
+        hashed = checkpoint.hash_leaves(changes.spec, changes.leaves)
+        written[changes.spec.name] = {**written.get(changes.spec.name, {}), **hashed}
         hook(TENSOR_WRITTEN)
     result = weights.replace(written)
     check_result(result, target)

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from skerry.codec.digest import Digest, parse_digest
-from skerry.codec.strict_json import as_int, as_object, canonical, check_fields, parse_json
+from skerry.codec.strict_json import (
+    as_int,
+    as_object,
+    as_text,
+    canonical,
+    check_fields,
+    parse_json,
+)
 from skerry.island_agent.files import seal, unseal
 
 _MAX_U63 = 2**63 - 1
@@ -40,23 +47,31 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """Which run a mirror follows (digest of log record 0), and what it holds, if anything sound."""
+    """Which run a mirror follows (digest of log record 0), and what it holds, if anything sound.
+
+    `part` is the selection of a mirror that holds only a part of each version: format 2.
+    """
 
     run: Digest
     held: Held | None
+    part: str | None = None
 
     def to_bytes(self) -> bytes:
         held = None if self.held is None else self.held.to_json()
-        return seal(canonical({"format": 1, "run": self.run, "held": held}))
+        fields: dict[str, object] = {"format": 1, "run": self.run, "held": held}
+        if self.part is not None:
+            fields |= {"format": 2, "part": self.part}
+        return seal(canonical(fields))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Marker:
         """Parse a stored marker.  Raises FormatError."""
         value = as_object(parse_json(unseal(data, "marker"), "marker"), "marker")
-        check_fields(value, "marker", "format", "run", "held")
-        as_int(value["format"], "marker format", 1, 1)
+        partial = as_int(value.get("format"), "marker format", 1, 2) == 2
+        check_fields(value, "marker", "format", "run", "held", *(["part"] if partial else []))
         held = value["held"]
         return cls(
             run=parse_digest(value["run"]),
             held=None if held is None else Held.from_json(held, "held"),
+            part=as_text(value["part"], "part") if partial else None,
         )

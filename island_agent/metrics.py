@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from skerry.island_agent.status import IslandStatus
+from skerry.island_agent.status import PHASES, IslandStatus
 
 
 class IslandCollector(Collector):
@@ -28,6 +28,17 @@ class IslandCollector(Collector):
         yield _gauge("newest_step", "Optimizer step of the newest version", status.newest_step)
         yield _gauge("lag_versions", "Versions between the mirror and the newest", status.lag)
         yield _gauge("ready", "1 when the island serves", int(status.ready))
+        yield _gauge("target_version", "Version that it goes to", status.wanted)
+        yield _gauge("partial", "1 when it mirrors a part of each version", status.part is not None)
+        yield _gauge(
+            "last_pass_timestamp_seconds", "When the last pass ended", status.last_pass_unix_s
+        )
+        phases = GaugeMetricFamily(
+            "skerry_island_phase", "1 for what the agent does now", labels=["phase"]
+        )
+        for phase in PHASES:
+            phases.add_metric([phase], phase == status.phase)
+        yield phases
         yield _gauge(
             "job_bytes", "Bytes of the current download on disk", status.progress.job_bytes
         )
@@ -50,9 +61,24 @@ class IslandCollector(Collector):
         served = GaugeMetricFamily(
             "skerry_island_engine_version", "Version that an engine serves", labels=["engine"]
         )
+        healthy = GaugeMetricFamily(
+            "skerry_island_engine_healthy", "0 when an engine has an error", labels=["engine"]
+        )
+        installed = GaugeMetricFamily(
+            "skerry_island_engine_last_install_timestamp_seconds",
+            "When an engine was last switched",
+            labels=["engine"],
+        )
+        failed = CounterMetricFamily(
+            "skerry_island_engine_failures", "Failures of an engine", labels=["engine"]
+        )
         for name, engine in list(status.engines.items()):
             served.add_metric([name], -1 if engine.version is None else engine.version)
-        yield served
+            healthy.add_metric([name], engine.error is None)
+            failed.add_metric([name], engine.failures)
+            if engine.last_install is not None:
+                installed.add_metric([name], engine.last_install.at_unix_s)
+        yield from (served, healthy, installed, failed)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -16,11 +16,18 @@ from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent import install, swap
 from skerry.island_agent.checkpoint import Checkpoint, weight_differences
-from skerry.island_agent.errors import JournalInvalid, MirrorDamaged, RunMismatch, RunUnknown
+from skerry.island_agent.errors import (
+    JournalInvalid,
+    MirrorDamaged,
+    RunMismatch,
+    RunUnknown,
+    SelectionRefused,
+)
 from skerry.island_agent.files import remove, tree_files
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.marker import Held, Marker
+from skerry.island_agent.selection import Part, Selection
 from skerry.island_agent.state import Places, State
 from skerry.publisher.threads import thread_count
 
@@ -30,8 +37,12 @@ logger = logging.getLogger(__name__)
 class Mirror:
     """One open mirror; only `open` makes one.  Not for concurrent use."""
 
-    def __init__(self, state: State, hook: Hook, threads: int) -> None:
+    def __init__(
+        self, state: State, hook: Hook, threads: int, selection: Selection | None = None
+    ) -> None:
         self._state = state
+        self._selection = selection
+        self._part: Part | None = None
         self._hook = hook
         self.threads = threads
         self._marker: Marker | None = None
@@ -48,14 +59,19 @@ class Mirror:
         verify: bool = True,
         hook: Hook = no_hook,
         threads: int | None = None,
+        selection: Selection | None = None,
     ) -> Mirror:
         """Lock the island's directory, finish what a crash interrupted, and look at what is held.
 
         `verify` hashes every byte; `threads` decode, None: one for each usable CPU.  A damaged
-        mirror opens as one that holds nothing; `damage` says why.  Raises MirrorBusy.
+        mirror opens as one that holds nothing; `damage` says why.  With a `selection` it holds that
+        part of every version.  Raises MirrorBusy, or SelectionRefused if another part lies there.
         """
-        mirror = cls(State(Places(root)), hook, thread_count(threads))
+        text = None if selection is None else str(selection)
+        state = State(Places(root, partial=selection is not None), text)
+        mirror = cls(state, hook, thread_count(threads), selection)
         try:
+            mirror._check_part(text)
             mirror.settle()
             if verify and mirror.held is not None:
                 mirror.check()
@@ -87,6 +103,15 @@ class Mirror:
     @property
     def version(self) -> int | None:
         return None if self.held is None else self.held.version
+
+    @property
+    def part(self) -> Part | None:
+        """What is held of the version; None: all of it, or nothing."""
+        return self._part
+
+    @property
+    def selection(self) -> Selection | None:
+        return self._selection
 
     def bind(self, run: Digest) -> None:
         """Follow `run` from now on.
@@ -132,7 +157,7 @@ class Mirror:
         Returns one line per file or tensor that differs.
         """
         checkpoint, weights = self._open_parts()
-        found = checkpoint.differences() or weight_differences(checkpoint, weights)
+        found = checkpoint.differences() or weight_differences(checkpoint, weights, self._part)
         if found:
             self.condemn("; ".join(found[:8]))
         return found
@@ -151,9 +176,17 @@ class Mirror:
             self._state.set_marker(self._marker)
         self.acknowledge()
 
-    def stage(self, packs: Sequence[Pack], target: Held, layout: Layout) -> Journal:
+    def stage(
+        self,
+        packs: Sequence[Pack],
+        target: Held,
+        layout: Layout,
+        *,
+        foreign: install.Leaves | None = None,
+    ) -> Journal:
         """Decode, check, and record an install; not a byte of the mirror changes.
 
+        A partial mirror is told the changed leaves that it does not hold, `foreign`.
         Raises BaseMismatch, StructureMismatch, ResultMismatch, FormatError or OSError (disk full):
         nothing has changed then.
         """
@@ -169,6 +202,7 @@ class Mirror:
             layout=layout,
             hook=self._hook,
             threads=self.threads,
+            foreign=foreign or {},
         )
 
     def apply(self, journal: Journal) -> None:
@@ -186,7 +220,8 @@ class Mirror:
         self._unsettled = True
         self._state.put(target, layout, weights)
         self._checkpoint = None
-        swap.swap_in(self._state, Marker(run=self._marker.run, held=target), hook=self._hook)
+        marker = Marker(run=self._marker.run, held=target, part=self._state.part)
+        swap.swap_in(self._state, marker, hook=self._hook)
         self._load()
         self.damage = None
         self._unsettled = False
@@ -197,6 +232,10 @@ class Mirror:
 
     def layout(self) -> Layout:
         return self._open_parts()[0].layout
+
+    def weights(self) -> WeightsDigest:
+        """Return the leaf digests of the version, also of leaves that are not held."""
+        return self._open_parts()[1]
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -213,7 +252,7 @@ class Mirror:
         self._marker = marker
 
     def _load(self) -> None:
-        self._checkpoint = self._weights = None
+        self._checkpoint = self._weights = self._part = None
         try:
             self._marker = self._state.marker()
         except MirrorDamaged as error:
@@ -225,6 +264,21 @@ class Mirror:
             self._weights = self._state.weights(held)
             layout = self._state.layout(held.layout)
             self._checkpoint = Checkpoint(self.places.mirror, layout, writable=True)
+            if self._selection is not None:
+                self._part = self._selection.resolve(layout)
+
+    def _check_part(self, part: str | None) -> None:
+        """Raises SelectionRefused if the directory was made for another part."""
+        try:
+            marker = self._state.marker()
+        except MirrorDamaged:
+            return  # it says nothing
+        if marker is not None and marker.part != part:
+            named = [text or "whole versions" for text in (marker.part, part)]
+            raise SelectionRefused(
+                f"{self.places.root} mirrors {named[0]}, asked for {named[1]}: give another "
+                "directory, or remove this one"
+            )
 
     def _finish_install(self) -> bool:
         """Redo a durable record that is about what is held; say whether the mirror needs a look."""

@@ -26,16 +26,37 @@ class Target:
     """Which version to hold: a pinned one, or the newest.
 
     With `max_lag` n the island stays where it is while at most n versions of its line are newer.
+    `ready_lag` is for readiness alone: with n, what serves an older version than that is not ready;
+    None: any version of the run is.  It may not be below `max_lag`, or an island that does what it
+    was told would not be ready.
     """
 
     version: int | None = None
     max_lag: int = 0
+    ready_lag: int | None = None
 
     def __post_init__(self) -> None:
         if self.version is not None and self.version < 0:
             raise ValueError(f"a version is not negative, found {self.version}")
         if self.max_lag < 0:
             raise ValueError(f"max_lag is not negative, found {self.max_lag}")
+        if self.version is not None and (self.max_lag or self.ready_lag is not None):
+            raise ValueError("version is pinned: max_lag and ready_lag are for the newest one")
+        if self.ready_lag is not None and self.ready_lag < self.max_lag:
+            raise ValueError(
+                f"ready_lag is at least max_lag, found {self.ready_lag} and {self.max_lag}"
+            )
+
+    def to_json(self) -> dict[str, object]:
+        mode = "newest" if self.version is None else "pinned"
+        if self.version is None and self.max_lag:
+            mode = "lag"
+        return {
+            "mode": mode,
+            "version": self.version,
+            "max_lag": self.max_lag,
+            "ready_lag": self.ready_lag,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +188,15 @@ def nearest(state: LogState, *, have: int | None, want: int) -> Route:
         except (NoPath, VersionGone):
             version = state.commits[version].parent
     raise NoPath(have=have, want=want)
+
+
+def within(state: LogState, target: Target, have: int) -> bool:
+    """Say whether who serves `have` serves what the target asks for."""
+    if target.version is not None:
+        return have == target.version
+    if target.ready_lag is None or state.newest is None:
+        return True
+    return have not in state.abandoned and lag(state, have) <= target.ready_lag
 
 
 def _pinned(state: LogState, version: int, have: int | None) -> int | None:

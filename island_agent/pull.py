@@ -17,9 +17,11 @@ from skerry.bulletin.errors import NotFound, VersionUnknown
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Digest
+from skerry.codec.errors import FormatError
 from skerry.codec.weights import WeightsDigest, digest_weights
 from skerry.island_agent import assemble, plan
-from skerry.island_agent.checkpoint import Checkpoint, compare_files
+from skerry.island_agent.checkpoint import Checkpoint, compare_files, weight_differences
+from skerry.island_agent.demand import stated_leaves
 from skerry.island_agent.errors import (
     MirrorBusy,
     MirrorDamaged,
@@ -30,7 +32,9 @@ from skerry.island_agent.errors import (
 from skerry.island_agent.fetch import FetchConfig, Fetcher
 from skerry.island_agent.files import remove, rename
 from skerry.island_agent.hooks import no_hook
-from skerry.island_agent.marker import Held
+from skerry.island_agent.marker import Held, Marker
+from skerry.island_agent.selection import Selection
+from skerry.island_agent.state import PARTIAL, Places
 from skerry.publisher.threads import thread_count
 
 Progress = Callable[[int, int], None]
@@ -136,12 +140,14 @@ def verify_directory(
     version: int | None = None,
     *,
     scratch: Path | None = None,
+    selection: Selection | None = None,
 ) -> DirectoryReport:
     """Compare a directory with a version, file by file and tensor by tensor.
 
     Needs the layout and no weights.  Tensors that differ are named as far as the manifests of the
     version's line name their leaves; given a directory `scratch`, the version is rebuilt there to
-    name them all.
+    name them all.  With a `selection` that part alone is compared; raises LeavesUnknown when
+    nothing that is signed says what it must be.
     """
     reader.refresh()
     commit = _commit(reader, version)
@@ -151,6 +157,12 @@ def verify_directory(
         checkpoint = Checkpoint(directory, layout)
     except MirrorDamaged as error:
         lines = compare_files(directory, layout) or [str(error)]
+        return _report(commit, found, lines)
+    if selection is not None:
+        leaves, part = stated_leaves(reader, commit.version), selection.resolve(layout)
+        here = {spec.name: checkpoint.hash_leaves(spec, part.of(spec)) for spec in part.tensors}
+        found = leaves.replace(here).version()
+        lines = checkpoint.differences() or weight_differences(checkpoint, leaves, part)
     else:
         weights = digest_weights(layout, checkpoint.read)
         found = weights.version()
@@ -161,6 +173,24 @@ def verify_directory(
             else:
                 known = _rebuilt_leaves(reader, commit, scratch)
             lines += _compare_leaves(known, weights, commit.result)
+    return _report(commit, found, lines)
+
+
+def part_of(directory: Path) -> Selection | None:
+    """Return what part of each version an island's `mirror.partial` holds; None for any other.
+
+    Raises MirrorDamaged.
+    """
+    if directory.name != PARTIAL:
+        return None
+    try:
+        marker = Marker.from_bytes(Places(directory.parent).marker.read_bytes())
+        return None if marker.part is None else Selection.from_text(marker.part)
+    except (FormatError, ValueError, OSError) as error:
+        raise MirrorDamaged(f"marker beside {directory}: {error}") from error
+
+
+def _report(commit: Commit, found: Digest | None, lines: list[str]) -> DirectoryReport:
     return DirectoryReport(
         version=commit.version, expected=commit.result, found=found, differences=tuple(lines)
     )

@@ -31,6 +31,7 @@ class Look:
     held: Held
     inode: int
     modified_ns: int
+    part: str | None = None  # the selection, where `mirror.partial` holds only that part
 
 
 def look(root: Path) -> Look | None:
@@ -52,4 +53,4 @@ def look(root: Path) -> Look | None:
         raise MirrorDamaged(f"marker: {error}") from error
     if marker.held is None:
         return None
-    return Look(marker.held, found.st_ino, found.st_mtime_ns)
+    return Look(marker.held, found.st_ino, found.st_mtime_ns, marker.part)

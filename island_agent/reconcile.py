@@ -24,7 +24,9 @@ from skerry.codec.errors import CodecError
 from skerry.inference.decision import KnownVersions
 from skerry.inference.engine import WeightUpdate
 from skerry.island_agent import assemble, plan
+from skerry.island_agent.demand import Demand
 from skerry.island_agent.errors import (
+    LeavesUnknown,
     MirrorDamaged,
     ObjectCorrupt,
     ObjectUnavailable,
@@ -61,6 +63,7 @@ class Reconciler:
     status: IslandStatus
     hook: Hook
     pool: Executor  # one thread: whoever closes the mirror waits for it
+    demand: Demand | None = None  # reads a part only
     watch: StopWatch = field(default_factory=StopWatch)
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
@@ -73,6 +76,7 @@ class Reconciler:
         from what is there.
         """
         await self._do(self.mirror.settle)
+        await self.fleet.wake_rest()
         loaded = await self._load_engines()
         await self._observe_log()
         held = self.mirror.held
@@ -95,7 +99,7 @@ class Reconciler:
             if isinstance(error, ObjectUnavailable):
                 await self._learn(route, error)
             raise
-        except (CodecError, ObjectCorrupt, MirrorDamaged) as error:
+        except (CodecError, ObjectCorrupt, MirrorDamaged, LeavesUnknown) as error:
             await self._learn(route, error)
             raise
         finally:
@@ -149,6 +153,8 @@ class Reconciler:
 
     def _observe_mirror(self) -> None:
         self.status.held = self.mirror.held
+        part = self.mirror.part
+        self.status.part_bytes = None if part is None else part.nbytes
         self.status.damage = self.mirror.damage
         self.fleet.observe()
 
@@ -202,7 +208,7 @@ class Reconciler:
 
     async def _learn(self, route: Route, error: Exception) -> None:
         """After a failure: is the mirror sound, and is the route worth another try?"""
-        content = isinstance(error, CodecError | ObjectCorrupt)
+        content = isinstance(error, CodecError | ObjectCorrupt | LeavesUnknown)
         if route.anchor is not None:
             self._distrust = 0
             if content:
@@ -264,7 +270,15 @@ class Reconciler:
 
     def _fetch(self, route: Route) -> None:
         places = self.mirror.places
-        if route.anchor is None:
+        if self.demand is not None:
+            if route.anchor is None:
+                assert self.mirror.held is not None
+                self.demand.foreign(self.mirror.weights(), self.mirror.held, route.target)
+                self.fetcher.reserve(())
+                self.demand.fetch_patches(route.patches, self.mirror.layout(), places.spool)
+            else:
+                self.demand.download(route, places.incoming, places.spool, self.mark)
+        elif route.anchor is None:
             self.fetcher.reserve(route.packs)
             self.fetcher.fetch_all(route.packs)
         else:
@@ -274,20 +288,36 @@ class Reconciler:
 
     def _stage(self, route: Route) -> Journal:
         layout = self.reader.layout(route.target.layout)
+        if self.demand is not None:
+            origin, base = self.mirror.held, self.mirror.layout()
+            assert origin is not None
+            foreign = self.demand.foreign(self.mirror.weights(), origin, route.target)
+            packs = self.demand.packs(route.patches, base, self.mirror.places.spool)
+            return self.mirror.stage(packs, route.target, layout, foreign=foreign)
         packs = load_packs(route.patches, self.mirror.places.spool, self.mirror.layout())
         return self.mirror.stage(packs, route.target, layout)
 
     def _swap(self, route: Route) -> None:
         places = self.mirror.places
-        layout, weights = assemble.build(
-            route,
-            places.incoming,
-            places.spool,
-            self.reader.layout,
-            scratch=places.state,
-            hook=self._mark_or_stop,
-            threads=self.mirror.threads,
-        )
+        if self.demand is not None:
+            layout, weights = self.demand.build(
+                route,
+                places.incoming,
+                places.spool,
+                scratch=places.state,
+                hook=self._mark_or_stop,
+                threads=self.mirror.threads,
+            )
+        else:
+            layout, weights = assemble.build(
+                route,
+                places.incoming,
+                places.spool,
+                self.reader.layout,
+                scratch=places.state,
+                hook=self._mark_or_stop,
+                threads=self.mirror.threads,
+            )
         self.mark("assembled")
         self.mirror.swap_in(route.target, layout, weights)
 

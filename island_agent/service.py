@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skerry.inference.config import ServerConfig
 from skerry.island_agent.agent import Agent
@@ -24,6 +24,7 @@ try:
     from prometheus_client import CollectorRegistry
 
     from skerry.inference.server import create_app
+    from skerry.island_agent.control import add_control
     from skerry.island_agent.metrics import IslandCollector
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -33,23 +34,48 @@ except ModuleNotFoundError as error:
 logger = logging.getLogger(__name__)
 
 
+_READ_GRACE_S = 2.0  # for work that only reads from the store, which may never answer
+_LAST_S = 1.0  # for the end of what was cancelled, and for requests, however late it is
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """Where to listen; `shutdown_s` bounds how long a stop waits for requests and installs."""
+    """Where to listen; `shutdown_s` bounds how long a stop waits for requests and installs.
+
+    `control_token` opens `/control`; without one it is off.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     shutdown_s: float = 30.0
     server: ServerConfig | None = None
+    control_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a service ended.
+
+    `paused` engines could not be resumed.  When `late`, a thread still waits for the store or the
+    disk: only the end of the process ends it, and it need not be waited for.
+    """
+
+    paused: tuple[str, ...] = ()
+    late: bool = False
 
 
 def build_app(
-    agent: Agent, *, registry: CollectorRegistry | None = None, server: ServerConfig | None = None
+    agent: Agent,
+    *,
+    registry: CollectorRegistry | None = None,
+    server: ServerConfig | None = None,
+    control_token: str | None = None,
 ) -> FastAPI:
     """Return the island's application: requests through the gate, and the agent's own state.
 
-    `/metrics` shows `registry`, with the gate's and the island's own metrics added.  An island
-    without engines is ready when its mirror holds a version.
+    `/metrics` shows `registry`, with the gate's and the island's own metrics added.  `/ready` is
+    whether an engine serves a version that the target allows, or without engines the mirror has
+    one.
     """
 
     def observed() -> IslandStatus:
@@ -58,7 +84,7 @@ def build_app(
 
     registry = registry or CollectorRegistry()
     IslandCollector(observed).register(registry)
-    return create_app(
+    app = create_app(
         agent.gate,
         agent.engines,
         agent.status,
@@ -66,21 +92,25 @@ def build_app(
         registry=registry,
         ready=lambda: agent.ready,
     )
+    add_control(app, agent, control_token)
+    return app
 
 
 async def serve(
     agent: Agent, config: ServiceConfig | None = None, *, listener: socket.socket | None = None
-) -> None:
+) -> Ending:
     """Run the agent and its server until SIGTERM or SIGINT; then leave everything in order.
 
-    Engines end up resumed and the mirror consistent.  Raises MirrorBusy, and OSError for a taken
-    port.
+    At once the island is not ready any more; then installs end, engines are resumed, and requests
+    end, all within `shutdown_s` and a few seconds.  The mirror is consistent whatever is cut off.
+    Raises MirrorBusy, and OSError for a taken port.
     """
     config = config or ServiceConfig()
     bound = listener or _listen(config.host, config.port)
+    app = build_app(agent, server=config.server, control_token=config.control_token)
     server = _Server(
         uvicorn.Config(
-            build_app(agent, server=config.server),
+            app,
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=max(1, int(config.shutdown_s)),
@@ -91,27 +121,46 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
+    running = asyncio.create_task(_open_and_run(agent))
+    stopping = asyncio.create_task(stop.wait())
     try:
-        await agent.open()
-        running = asyncio.create_task(agent.run())
-        stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        logger.info("island stops")
+    finally:
+        logger.info("island stops phase=%s", agent.state.phase)
+        deadline = loop.time() + config.shutdown_s
         agent.stop()
         stopping.cancel()
-        _, late = await asyncio.wait({running}, timeout=config.shutdown_s)
-        for task in late:
-            task.cancel()
-        await asyncio.wait({running})
-        if not running.cancelled():
-            running.result()
-    finally:
+        await _end(running, agent, deadline)
+        server.config.timeout_graceful_shutdown = max(_LAST_S, deadline - loop.time())  # type: ignore[assignment]  # any number will do
         server.should_exit = True
-        await agent.close()
+        left_s = max(_LAST_S, deadline - loop.time())
+        ended = await agent.close(min(_LAST_S, left_s) if agent.only_reads else left_s)
         await serving
         bound.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+    if running.done() and not running.cancelled():
+        running.result()
+    if not ended:
+        logger.warning("island stopped before its work had ended phase=%s", agent.state.phase)
+    return Ending(paused=agent.paused, late=not ended or not running.done())
+
+
+async def _open_and_run(agent: Agent) -> None:
+    await agent.open()
+    await agent.run()
+
+
+async def _end(running: asyncio.Task[None], agent: Agent, deadline: float) -> None:
+    """Wait for the agent's loop: for an install until the deadline, for the store hardly at all."""
+    loop = asyncio.get_running_loop()
+    read_until = min(loop.time() + _READ_GRACE_S, deadline)
+    await asyncio.wait({running}, timeout=read_until - loop.time())
+    if not running.done() and not agent.only_reads:
+        await asyncio.wait({running}, timeout=max(0.0, deadline - loop.time()))
+    running.cancel()
+    # An install that is cut off still resumes its engine, which is bounded too.
+    await asyncio.wait({running}, timeout=max(_LAST_S, deadline - loop.time()))
 
 
 class _Server(uvicorn.Server):

@@ -1,6 +1,7 @@
 """The directories of an island and its small state files.
 
     DIR/mirror/            the version, a plain Hugging Face directory: the layout's files only
+    DIR/mirror.partial/    in its place where a part is mirrored: the same files, with holes
     DIR/mirror.incoming/   a full version under way      DIR/mirror.outgoing/   the one it replaced
     DIR/journal/install    the install record            DIR/journal/swap       the intent of a swap
     DIR/spool/             objects under way
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skerry.codec.digest import Digest
@@ -32,16 +33,22 @@ from skerry.island_agent.files import (
 )
 from skerry.island_agent.marker import Held, Marker
 
+PARTIAL = "mirror.partial"
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where everything of one island lies below `root`."""
+    """Where everything of one island lies below `root`.
+
+    A partial mirror has another name: who expects a whole version must not find one with holes.
+    """
 
     root: Path
+    partial: bool = False
 
     @property
     def mirror(self) -> Path:
-        return self.root / "mirror"
+        return self.root / (PARTIAL if self.partial else "mirror")
 
     @property
     def incoming(self) -> Path:
@@ -89,9 +96,13 @@ class Places:
 class State:
     """The state files of one island, exclusively locked as long as this object is open."""
 
-    def __init__(self, places: Places) -> None:
-        """Lock the island's directory, made if need be.  Raises MirrorBusy."""
+    def __init__(self, places: Places, part: str | None = None) -> None:
+        """Lock the island's directory, made if need be.  Raises MirrorBusy.
+
+        `part` is the text of the selection that every marker is to carry.
+        """
         self.places = places
+        self.part = part
         self._layouts: dict[Digest, Layout] = {}
         self._weights: dict[Digest, WeightsDigest] = {}
         places.create()
@@ -120,7 +131,7 @@ class State:
 
     def set_marker(self, marker: Marker) -> None:
         """Move the marker atomically, then drop the layouts and leaf digests of other versions."""
-        write_atomically(self.places.marker, marker.to_bytes())
+        write_atomically(self.places.marker, replace(marker, part=self.part).to_bytes())
         held = marker.held
         layout, weights = (None, None) if held is None else (held.layout, held.weights)
         self._layouts = {d: kept for d, kept in self._layouts.items() if d == layout}

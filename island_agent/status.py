@@ -9,11 +9,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from skerry.codec.digest import Digest
 from skerry.island_agent.errors import who_acts
 from skerry.island_agent.fetch import FetchProgress
 from skerry.island_agent.marker import Held
+from skerry.island_agent.plan import Target
 
 PHASES = (
     "opening", "idle", "observing", "fetching", "staging", "installing", "retrying", "stopped"
@@ -51,13 +53,35 @@ class Failure:
     at_unix_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInstall:
+    """An engine's last switch that succeeded: by a patch, or by loading the mirror."""
+
+    version: int
+    kind: Literal["patch", "load"]
+    pause_s: float
+    at_unix_s: float
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineStatus:
-    """One engine: what it serves (None: nothing), and its last error."""
+    """One engine: what it serves (None: nothing), and what is wrong with it now (None: nothing).
+
+    `last_error` stays when it is well again.
+    """
 
     version: int | None = None
     error: str | None = None
     pause_s: float | None = None
+    failures: int = 0
+    last_error: str | None = None
+    last_error_unix_s: float | None = None
+    last_install: EngineInstall | None = None
+
+    def fail(self, error: str, at_unix_s: float) -> None:
+        self.error = self.last_error = error
+        self.last_error_unix_s = at_unix_s
+        self.failures += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +99,13 @@ class IslandStatus:
     wanted: int | None = None
     lag: int = 0
     phase: str = "opening"
+    target: Target = field(default_factory=Target)
+    within: Callable[[int], bool] = lambda version: True  # does it serve what the target asks for?
+    part: str | None = None  # the selection, where only a part of every version is mirrored
+    part_bytes: int | None = None
+    stopping: bool = False
+    passes: int = 0
+    last_pass_unix_s: float | None = None
     bytes_total: int = 0
     reading: tuple[tuple[int | None, int], ...] = ()
     progress: FetchProgress = field(default_factory=FetchProgress)
@@ -114,10 +145,24 @@ class IslandStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether an engine serves, or without engines the mirror holds a version."""
+        """Whether an engine, or without any the mirror, has a version that the target allows."""
+        return self.not_ready is None
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why the island is not ready; None when it is."""
+        if self.stopping:
+            return "it is being stopped"
         if self.engines:
-            return any(engine.version is not None for engine in self.engines.values())
-        return self.held is not None
+            who, found = "no engine serves", [e.version for e in self.engines.values()]
+        else:
+            who, found = "the mirror does not hold", [self.version]
+        versions = [version for version in found if version is not None]
+        if not versions:
+            return f"{who} any version"
+        if not any(map(self.within, versions)):
+            return f"{who} a version that the target allows"
+        return None
 
     def to_json(self) -> Mapping[str, object]:
         """Return a JSON-ready snapshot."""
@@ -131,8 +176,15 @@ class IslandStatus:
             "newest_step": self.newest_step,
             "wanted": self.wanted,
             "lag": self.lag,
+            "target": self.target.to_json(),
+            "partial": self.part is not None,
+            "part": self.part,
+            "part_bytes": self.part_bytes,
             "ready": self.ready,
+            "not_ready": self.not_ready,
             "phase": self.phase,
+            "passes": self.passes,
+            "last_pass_unix_s": self.last_pass_unix_s,
             "bytes_done": self.progress.job_bytes,
             "bytes_total": self.bytes_total,
             "damage": self.damage,

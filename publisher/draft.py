@@ -25,6 +25,8 @@ from skerry.publisher.plan import Decision
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import PublishReport
 
+_MOST_LISTED_LEAVES = 250_000  # a manifest is read whole; without a list readers take all bytes
+
 
 class Base(Protocol):
     """Weights that a patch is made against."""
@@ -127,9 +129,22 @@ class Draft:
             layout=layout,
             side_files=tuple(side.name for side in _changed_sides(self.base, self.checkpoint)),
             tensors=() if encoded is None else encoded.stats,
-            leaves={} if encoded is None else encoded.leaves,
+            leaves=self._leaves(),
             recipe=self.layout.recipe,
         )
+
+    def _leaves(self) -> Mapping[str, Mapping[int, Digest]]:
+        """Return the leaves that changed; of a full version all, for readers of a part of it."""
+        listed = sum(map(len, self.weights.leaves)) <= _MOST_LISTED_LEAVES
+        if self.encoded is None and not listed:
+            return {}
+        if self.encoded is None or (self.decision.full and listed):
+            return {
+                spec.name: dict(enumerate(leaves))
+                for spec, leaves in zip(self.weights.tensors, self.weights.leaves, strict=True)
+                if leaves
+            }
+        return self.encoded.leaves
 
     def report(self, record: Record, commit: Commit, seconds: Mapping[str, float]) -> PublishReport:
         """Return what to tell about the commit that this draft became."""

@@ -146,6 +146,7 @@ class Run:
 
     store: ObjectStore = field(default_factory=MemoryStore)
     versions: list[Snapshot] = field(default_factory=list)
+    lists_leaves: bool = False  # in manifests of full versions, as a publisher does
 
     def __post_init__(self) -> None:
         self.writer = BulletinWriter.open(self.store, signer=None, writer="test")
@@ -192,6 +193,10 @@ class Run:
             base, leaves, changed = old.weights, encoded.leaves, encoded.changed
             packs = (self.writer.put_pack(encoded.data),)
             stats = encoded.stats
+        if full and self.lists_leaves:
+            weights = digest_weights(new.layout, new.read)
+            pairs = zip(weights.tensors, weights.leaves, strict=True)
+            leaves = {spec.name: dict(enumerate(found)) for spec, found in pairs if found}
         layout = self.writer.put_layout(new.layout)
         self.writer.commit(
             parent=parent,

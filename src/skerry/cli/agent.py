@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skerry.cli.options import BulletinArgument, KeyOption, ThreadsOption, parse_key
+from skerry.cli.options import JsonOption, KeyOption, ThreadsOption, parse_key
+
+if TYPE_CHECKING:
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.island_agent.settings import Settings
 
 
 class EngineKind(StrEnum):
@@ -18,66 +23,288 @@ class EngineKind(StrEnum):
     NONE = "none"
 
 
+TensorsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tensors",
+        metavar="PATTERN",
+        show_default=False,
+        help="Mirror the tensors that fit only: 'model.layers.0-31.*'; '!…' excludes. Repeatable.",
+    ),
+]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="LAYOUT",
+        show_default=False,
+        help="Mirror what one rank serves only: tp=4,rank=1 or pp=2,pp_rank=0,ep=8,ep_rank=3.",
+    ),
+]
+
+
 def agent(
-    bulletin: BulletinArgument,
+    bulletin: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BULLETIN]",
+            show_default=False,
+            help="The run's address: a directory, s3://bucket/prefix, https://host/path, or "
+            "several with commas between them: mirrors.",
+        ),
+    ] = None,
     directory: Annotated[
-        Path,
-        typer.Option("--dir", metavar="DIR", file_okay=False, help="The agent's own directory."),
-    ],
-    engine: Annotated[
-        EngineKind, typer.Option(help="The engine to switch; none keeps the mirror only.")
-    ] = EngineKind.NONE,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
-    island: Annotated[
-        str, typer.Option(metavar="ID", help="The island's name in the bulletin.")
-    ] = "island",
-    key: KeyOption = None,
-    poll: Annotated[
-        float, typer.Option(metavar="S", help="Seconds between two looks at the log.")
-    ] = 0.5,
-    audit_engine: Annotated[
-        bool,
+        Path | None,
         typer.Option(
-            "--audit-engine",
+            "--dir",
+            metavar="DIR",
+            file_okay=False,
+            show_default=False,
+            help="The agent's own directory.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            show_default=False,
+            help="A TOML file with settings; flags and SKERRY_AGENT_… variables come before it.",
+        ),
+    ] = None,
+    engine: Annotated[
+        EngineKind | None,
+        typer.Option(show_default="none", help="The engine to switch; none keeps the mirror only."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(show_default="127.0.0.1", help="The address to listen on.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, show_default="8000", help="The port to listen on."),
+    ] = None,
+    island: Annotated[
+        str | None,
+        typer.Option(metavar="ID", show_default="island", help="The island's name."),
+    ] = None,
+    key: KeyOption = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=0, metavar="N", help="Hold this version, not the newest."),
+    ] = None,
+    max_lag: Annotated[
+        int | None,
+        typer.Option(
+            "--max-lag",
+            min=0,
+            metavar="N",
+            show_default="0",
+            help="Stay up to N versions behind, to install several at once.",
+        ),
+    ] = None,
+    ready_lag: Annotated[
+        int | None,
+        typer.Option(
+            "--ready-lag",
+            min=0,
+            metavar="N",
+            show_default=False,
+            help="Be ready only up to N versions behind; default: with any version.",
+        ),
+    ] = None,
+    poll: Annotated[
+        float | None,
+        typer.Option(metavar="S", show_default="0.5", help="Seconds between looks at the log."),
+    ] = None,
+    idle_poll: Annotated[
+        float | None,
+        typer.Option(metavar="S", show_default="8", help="The same, at most, while nothing comes."),
+    ] = None,
+    drain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="How long a switch waits for requests that do not accept the new version; "
+            "default: for ever.",
+        ),
+    ] = None,
+    engine_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--engine-limit",
+            metavar="S",
+            show_default="1800",
+            help="An install or load of an engine that takes longer has failed.",
+        ),
+    ] = None,
+    shutdown: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            show_default="30",
+            help="How long a stop waits for installs and requests.",
+        ),
+    ] = None,
+    audit_engine: Annotated[
+        bool | None,
+        typer.Option(
+            "--audit-engine/--no-audit-engine",
+            show_default="no",
             help="After each install, hash the weights that the engine serves, and take it out of "
             "service if they are not the version's.",
         ),
-    ] = False,
+    ] = None,
+    tensors: TensorsOption = None,
+    shard: ShardOption = None,
+    control_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--control-token-file",
+            metavar="FILE",
+            show_default=False,
+            help="The token that /control asks for; without one /control is off.",
+        ),
+    ] = None,
     threads: ThreadsOption = None,
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config",
+            help="Print every setting and where it came from, secrets excepted, and end.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow a run and serve its newest version.
 
     Keeps a byte-exact copy of the newest version in DIR, switches the engine to it, and answers
-    /v1/completions, /health, /ready, /status and /metrics until SIGTERM.
+    /v1/completions, /health, /ready, /status and /metrics until SIGTERM. Settings come from flags,
+    else from SKERRY_AGENT_ variables, else from a file.
     """
+    from skerry.island_agent.settings import resolve
+
+    flags = {
+        "bulletin": bulletin,
+        "dir": directory,
+        "engine": None if engine is None else engine.value,
+        "host": host,
+        "port": port,
+        "island": island,
+        "key": key,
+        "version": version,
+        "max_lag": max_lag,
+        "ready_lag": ready_lag,
+        "poll_s": poll,
+        "idle_poll_s": idle_poll,
+        "drain_s": drain,
+        "engine_limit_s": engine_limit,
+        "shutdown_s": shutdown,
+        "audit_engine": audit_engine,
+        "tensors": tuple(tensors or ()),
+        "shard": shard,
+        "control_token_file": control_token_file,
+        "threads": threads,
+    }
+    settings = resolve(flags, os.environ, config)
+    if as_json and not print_config:
+        raise typer.BadParameter("--json goes with --print-config; the agent itself logs")
+    reader = _reader(settings)
+    if print_config:
+        _check(settings)
+        _print(settings, as_json=as_json)
+    else:
+        _serve(settings, reader)
+
+
+def _reader(settings: Settings) -> BulletinReader:
+    """Return a reader of the run, with nothing read yet."""
+    from skerry.bulletin.errors import UnsupportedStore
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.stores import open_store
+
+    key = settings["key"]
+    try:
+        pinned = parse_key(None if key is None else str(key))
+    except typer.BadParameter as error:
+        raise settings.invalid("key", error.message) from error
+    try:
+        store = open_store(str(settings["bulletin"]))
+    except UnsupportedStore as error:
+        raise settings.invalid("bulletin", str(error)) from error
+    return BulletinReader(store, pinned_key=pinned)
+
+
+def _check(settings: Settings) -> None:
+    """Check what only the whole of the settings can be wrong at."""
+    settings.agent_config()
+    settings.control_token()
+    if settings["engine"] != "none" and settings.selection is not None:
+        name = "shard" if settings["shard"] is not None else "tensors"
+        engine = f"engine is from {settings.source('engine')}"
+        raise settings.invalid(name, f"the built-in engine needs every tensor; {engine}")
+
+
+def _print(settings: Settings, *, as_json: bool) -> None:
+    from skerry.cli.output import print_json, print_table
+
+    rows = settings.rows()
+    if as_json:
+        print_json({name: {"value": value, "source": source} for name, value, source in rows})
+        return
+    shown = [(name, "-" if value in (None, []) else _text(value), s) for name, value, s in rows]
+    print_table(("setting", "value", "from"), shown)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _serve(settings: Settings, reader: BulletinReader) -> None:
     import asyncio
     import logging
 
-    from skerry.bulletin.reader import BulletinReader
-    from skerry.bulletin.stores import open_store
+    from skerry.cli.failures import TROUBLE, CommandError
     from skerry.inference.engine import Engine
     from skerry.island_agent.agent import Agent
-    from skerry.island_agent.config import AgentConfig
     from skerry.island_agent.service import ServiceConfig, serve
 
-    try:
-        config = AgentConfig(
-            directory=directory,
-            island=island,
-            poll_s=poll,
-            idle_poll_s=max(poll, 8.0),
-            audit_engines=audit_engine,
-            threads=threads,
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    _check(settings)
+    port, shutdown_s = settings["port"], settings["shutdown_s"]
+    assert isinstance(port, int)
+    assert isinstance(shutdown_s, float)
+    service = ServiceConfig(
+        host=str(settings["host"]),
+        port=port,
+        shutdown_s=shutdown_s,
+        control_token=settings.control_token(),
+    )
     engines: dict[str, Engine] = {}
-    if engine is EngineKind.CPU:
+    if settings["engine"] == "cpu":
         from skerry.inference.engines import CpuEngine
 
         engines["cpu"] = CpuEngine()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    reader = BulletinReader(open_store(bulletin), pinned_key=parse_key(key))
-    service = ServiceConfig(host=host, port=port)
-    asyncio.run(serve(Agent(config, reader, engines=engines), service))
+
+    async def run() -> CommandError | None:
+        ending = await serve(Agent(settings.agent_config(), reader, engines=engines), service)
+        problem = None
+        if ending.paused:
+            problem = CommandError(
+                f"stopped, but could not resume: {', '.join(ending.paused)}",
+                acts="the operator: resume or restart these engines",
+                exit_code=TROUBLE,
+            )
+        if ending.late:
+            # A read that no store answers holds its thread, and the interpreter would wait for it.
+            if problem is not None:
+                typer.echo(f"skerry agent: {problem}; who acts: {problem.acts}", err=True)
+            logging.shutdown()
+            os._exit(0 if problem is None else problem.exit_code)
+        return problem
+
+    problem = asyncio.run(run())
+    if problem is not None:
+        raise problem

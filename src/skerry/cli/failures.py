@@ -81,6 +81,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (codec.BaseMismatch, REFUSED, "you: take the directory that the patch was made from"),
     (codec.ResultMismatch, REFUSED, "whoever made the patch: make it anew"),
     (codec.StructureMismatch, REFUSED, "you: publish or copy the whole checkpoint"),
+    (island.SettingsInvalid, USAGE, "you: mend that setting"),
     (island.ObjectUnavailable, TROUBLE, "the operator of the store; then run the command again"),
     (OSError, TROUBLE, "the operator: disk, permissions or network of this host"),
 )

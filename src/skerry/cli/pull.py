@@ -79,7 +79,8 @@ def verify(
 ) -> None:
     """Check a directory, or the whole bulletin.
 
-    With DIR: the directory is compared with a version, file by file and tensor by tensor.
+    With DIR: the directory is compared with a version, file by file and tensor by tensor; of an
+    island's mirror.partial, the part that it holds.
     Without: the log's chain and signatures, and that every object which a live version needs is
     there and has its size. A signed log is read from its newest checkpoint on, with --deep from its
     first record.
@@ -98,15 +99,17 @@ def verify(
 def _verify_directory(
     reader: BulletinReader, directory: Path, version: int | None, *, as_json: bool
 ) -> None:
-    from skerry.island_agent.pull import verify_directory
+    from skerry.island_agent.pull import part_of, verify_directory
 
-    report = verify_directory(reader, directory, version)
+    part = part_of(directory)
+    report = verify_directory(reader, directory, version, selection=part)
     _conclude(
         {
             "version": report.version,
             "expected": report.expected,
             "found": report.found,
             "directory": str(directory),
+            **({} if part is None else {"part": str(part)}),
         },
         list(report.differences),
         as_json=as_json,
