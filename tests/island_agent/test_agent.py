@@ -12,6 +12,8 @@ import pytest
 
 from skerry.bulletin.errors import NoPath, StoreUnavailable
 from skerry.bulletin.log import BulletinReader
+from skerry.bulletin.patience import Patience
+from skerry.bulletin.reader import DEFAULT_WAIT
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
 from skerry.codec.errors import ResultMismatch
@@ -44,6 +46,9 @@ def with_agent(
     engines: dict[str, ByteEngine] | None = None,
     hook: Callable[[str], None] = lambda step: None,
     fetch: FetchConfig = FETCH,
+    wait: Patience = DEFAULT_WAIT,
+    announce_s: float = 1.0,
+    heartbeat_s: float = 30.0,
 ) -> None:
     """Open an agent, run the scenario, close it."""
 
@@ -56,8 +61,10 @@ def with_agent(
             idle_poll_s=0.01,
             retry_s=0.001,
             retry_limit_s=0.01,
+            announce_s=announce_s,
+            heartbeat_s=heartbeat_s,
         )
-        agent = Agent(config, BulletinReader(store), engines=engines, hook=hook)
+        agent = Agent(config, BulletinReader(store, wait=wait), engines=engines, hook=hook)
         await agent.open()
         try:
             await scenario(agent)

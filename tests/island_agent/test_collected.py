@@ -20,7 +20,6 @@ from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.announce import Announcer, report_of
-from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import ObjectUnavailable, VersionCollected
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.plan import Target
@@ -31,6 +30,7 @@ from skerry.publisher.collect import Collector
 from skerry.publisher.compact import Compactor
 from skerry.publisher.survey import RetentionPolicy
 from tests.bulletin.faults import FaultyStore
+from tests.island_agent import test_agent
 from tests.island_agent.runs import Run, assert_is, make_run
 
 FETCH = FetchConfig(attempts=2, backoff_s=0.0)
@@ -66,27 +66,16 @@ def with_agent(
     scenario: Callable[[Agent], Awaitable[None]],
     target: Target = Target(),  # noqa: B008  (frozen)
 ) -> None:
-    async def main() -> None:
-        config = AgentConfig(
-            directory=directory / "island",
-            target=target,
-            fetch=FETCH,
-            poll_s=0.001,
-            idle_poll_s=0.01,
-            retry_s=0.001,
-            retry_limit_s=0.01,
-            announce_s=0.01,
-            heartbeat_s=0.05,
-        )
-        reader = BulletinReader(store, wait=Patience(limit_s=0))
-        agent = Agent(config, reader)
-        await agent.open()
-        try:
-            await scenario(agent)
-        finally:
-            await agent.close()
-
-    asyncio.run(main())
+    """One that waits for no object, and says often what it does."""
+    test_agent.with_agent(
+        directory,
+        store,
+        scenario,
+        target=target,
+        wait=Patience(limit_s=0),
+        announce_s=0.01,
+        heartbeat_s=0.05,
+    )
 
 
 def test_an_island_whose_plan_was_collected_says_so_and_goes_another_way(tmp_path: Path) -> None:
