@@ -2,6 +2,9 @@
 
 Nothing outside the directory is ever read or written: links are refused, names come from a checked
 layout.  Shards are changed in place, word by word; side files by an atomic rename.
+
+Mapped pages count as this process's memory although the kernel may take them back, so those of a
+tensor are let go when the next one is read: an agent looks, and stays, as small as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from skerry.island_agent.files import (
 )
 from skerry.publisher.replay import carried_file
 
+_WORTH_LETTING_GO = 1024 * 1024
+
 
 class Checkpoint:
     """The files of `layout` in `directory`.  Views stay valid after the files are renamed."""
@@ -37,12 +42,17 @@ class Checkpoint:
         self.directory = directory
         self.layout = layout
         self._writable = writable
+        self._maps = {shard.name: self._map(shard) for shard in layout.shards}
         self._shards: dict[str, Bytes] = {
-            shard.name: np.frombuffer(self._map(shard), dtype=np.uint8) for shard in layout.shards
+            name: np.frombuffer(mapped, dtype=np.uint8) for name, mapped in self._maps.items()
         }
+        self._last: TensorSpec | None = None
 
     def read(self, spec: TensorSpec) -> Bytes:
         """Return the bytes of one tensor, a view of the file."""
+        last, self._last = self._last, spec
+        if last is not None and last is not spec:
+            self._let_go(last)
         return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
 
     def hash_leaves(self, spec: TensorSpec, leaves: Iterable[int]) -> dict[int, Digest]:
@@ -83,6 +93,28 @@ class Checkpoint:
         path = self._path(name)
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
+    def write_range(self, file: str, offset: int, data: bytes) -> None:
+        """Put bytes of a shard in place, durably.  Idempotent.  Raises MirrorDamaged."""
+        path = self._path(file)
+        shard = next((s for s in self.layout.shards if s.name == file), None)
+        if shard is None or offset + len(data) > shard.size or path.is_symlink():
+            raise MirrorDamaged(f"{file}: no {len(data)} bytes at {offset} to repair")
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                done = os.pwrite(fd, view, offset)
+                view, offset = view[done:], offset + done
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def content(self, file: str, offset: int | None, size: int) -> bytes:
+        """Read bytes back from a file: all of it, or `size` from `offset` on."""
+        with self._path(file).open("rb") as stored:
+            stored.seek(offset or 0)
+            return stored.read(size if offset is not None else -1)
+
     def sync(self) -> None:
         """Make every word and every name that was written durable.
 
@@ -112,6 +144,13 @@ class Checkpoint:
             if digest_file(self.directory / side.name).digest() != side.digest:
                 found.append(f"{side.name}: content differs")
         return found
+
+    def _let_go(self, spec: TensorSpec) -> None:
+        """Unmap a tensor's pages from memory; what was written stays, in the file."""
+        start = spec.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        length = spec.offset + spec.nbytes - start
+        if length >= _WORTH_LETTING_GO:
+            self._maps[spec.file].madvise(mmap.MADV_DONTNEED, start, length)
 
     def _path(self, name: str) -> Path:
         """Return where a file of the layout lies.  Raises MirrorDamaged if a link leads there."""

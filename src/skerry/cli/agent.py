@@ -45,6 +45,32 @@ def agent(
         ),
     ] = False,
     threads: ThreadsOption = None,
+    mirror_in_memory: Annotated[
+        bool,
+        typer.Option(
+            "--mirror-in-memory",
+            help="Keep everything in RAM, below /dev/shm; DIR only names it. It is gone, and built "
+            "anew, after a reboot.",
+        ),
+    ] = False,
+    scrub_mb: Annotated[
+        int,
+        typer.Option(
+            "--scrub-mb", min=0, metavar="MB", help="MB of the mirror to hash each second; 0: none."
+        ),
+    ] = 32,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-mb",
+            metavar="MB",
+            help="What staging may take, beside the changes of one tensor.",
+        ),
+    ] = None,
+    spool_mb: Annotated[
+        int | None,
+        typer.Option("--spool-mb", min=1, metavar="MB", help="What downloads may take on disk."),
+    ] = None,
 ) -> None:
     """Follow a run and serve its newest version.
 
@@ -59,6 +85,7 @@ def agent(
     from skerry.inference.engine import Engine
     from skerry.island_agent.agent import Agent
     from skerry.island_agent.config import AgentConfig
+    from skerry.island_agent.fetch import FetchConfig
     from skerry.island_agent.service import ServiceConfig, serve
 
     try:
@@ -69,6 +96,12 @@ def agent(
             idle_poll_s=max(poll, 8.0),
             audit_engines=audit_engine,
             threads=threads,
+            in_memory=mirror_in_memory,
+            scrub_bytes_per_s=scrub_mb * 1_000_000,
+            memory_bytes=None if memory_mb is None else memory_mb * 1_000_000,
+            fetch=FetchConfig()
+            if spool_mb is None
+            else FetchConfig(spool_bytes=spool_mb * 1_000_000),
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
