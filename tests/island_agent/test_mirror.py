@@ -279,8 +279,9 @@ def test_a_torn_record_over_half_written_words_condemns_the_mirror(
 ) -> None:
     mirror = Mirror.open(tmp_path / "island", verify=False)
     journal = mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
-    checkpoint, _ = mirror._open_parts()
-    checkpoint.write_words(journal.changes[0])
+    Checkpoint(mirror.directory, run.versions[0].layout, writable=True).write_words(
+        journal.changes[0]
+    )
     mirror.close()
     os.truncate(tmp_path / "island" / "journal" / "install", 100)
     mirror = Mirror.open(tmp_path / "island", verify=False)
@@ -438,7 +439,7 @@ def half_written(tmp_path: Path, run: Run, version: int = 1) -> Path:
     """Leave a mirror with one tensor of a version written under a record; return the record."""
     mirror = Mirror.open(tmp_path / "island", verify=False)
     journal = mirror.stage(packs(run, version), held(run, version), run.versions[version].layout)
-    mirror._open_parts()[0].write_words(journal.changes[0])
+    Checkpoint(mirror.directory, mirror.layout(), writable=True).write_words(journal.changes[0])
     mirror.close()
     return tmp_path / "island" / "journal" / "install"
 
