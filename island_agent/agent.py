@@ -177,7 +177,9 @@ class Agent:
             announcer.start()
         scrubbing = None
         if self._scrubber is not None:
-            scrubbing = asyncio.create_task(self._scrubber.run(self.config.poll_s))
+            scrubbing = asyncio.create_task(
+                self._scrubber.run(self.config.poll_s, self.config.scrub_pass_s)
+            )
         try:
             await self._reconcile()
         finally:

@@ -30,7 +30,8 @@ class AgentConfig:
     takes an engine that holds other weights out of service.  `threads` decode patches, None: one
     for each usable CPU.
 
-    The scrub hashes the mirror at `scrub_bytes_per_s`, 0: not at all.  With `in_memory` everything
+    The scrub hashes the mirror at `scrub_bytes_per_s`, 0: not at all, and begins anew at most every
+    `scrub_pass_s`.  With `in_memory` everything
     of the island lies in RAM, below `/dev/shm`, and `directory` only names it: see `root`.
     `memory_bytes` bounds what staging takes beside the changes of one tensor and side files, by
     fewer threads and fewer downloads at a time than were asked for; None: no bound.
@@ -56,6 +57,7 @@ class AgentConfig:
     heartbeat_s: float = 30.0
     history: int = 32
     scrub_bytes_per_s: int = 32 * 1024 * 1024
+    scrub_pass_s: float = 60.0
     in_memory: bool = False
     memory_bytes: int | None = None
     fetch: FetchConfig = field(default_factory=FetchConfig)
@@ -72,8 +74,9 @@ class AgentConfig:
             raise ValueError(f"drain_s is not negative, found {self.drain_s}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is at least 1, found {self.threads}")
-        if self.scrub_bytes_per_s < 0:
-            raise ValueError(f"scrub_bytes_per_s is not negative, found {self.scrub_bytes_per_s}")
+        for name in ("scrub_bytes_per_s", "scrub_pass_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is not negative, found {getattr(self, name)}")
         if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
             raise ValueError(
                 f"memory_bytes is at least {LEAST_MEMORY_BYTES}, found {self.memory_bytes}"

@@ -94,10 +94,16 @@ class Scrubber:
     _refused: Counter[PartName] = field(default_factory=Counter)
     _stopped: bool = False
 
-    async def run(self, idle_s: float) -> None:
-        """Scrub until cancelled; after a repair that failed, wait longer each time."""
-        retry_s = idle_s
+    async def run(self, idle_s: float, pass_s: float = 0.0) -> None:
+        """Scrub until cancelled: at most one pass each `pass_s`.
+
+        After a repair that failed, wait longer each time.
+        """
+        retry_s, passes, began = idle_s, self.status.scrub.passes, self.clock()
         while True:
+            if passes != self.status.scrub.passes:
+                await asyncio.sleep(max(0.0, pass_s - (self.clock() - began)))
+                passes, began = self.status.scrub.passes, self.clock()
             try:
                 nbytes = await self.turn()
             except (BulletinError, CodecError, IslandError, OSError) as error:

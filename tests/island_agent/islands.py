@@ -74,6 +74,7 @@ async def island(
         in_memory=in_memory,
         announce=False,
         scrub_bytes_per_s=2**40,
+        scrub_pass_s=0.0,
     )
     opened: list[Island] = []
 

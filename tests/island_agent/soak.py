@@ -67,6 +67,7 @@ class Life:
             threads=1,
             verify_engines=True,  # what is flipped just before a load must not be served
             scrub_bytes_per_s=2**40,
+            scrub_pass_s=0.0,
         )
         self.agent = Agent(
             config, BulletinReader(LocalStore(store)), engines={"a": self.engine}, hook=self.hook()

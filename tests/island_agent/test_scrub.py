@@ -20,7 +20,7 @@ from skerry.codec.weights import digest_weights
 from skerry.island_agent.hooks import REPAIR_STEPS
 from skerry.island_agent.marker import Held
 from skerry.island_agent.metrics import IslandCollector
-from skerry.island_agent.parts import Part, digest_part, parts_of, take
+from skerry.island_agent.parts import Part, PartName, digest_part, parts_of, take
 from skerry.island_agent.reading import Look, look
 from skerry.island_agent.repair import Repair
 from skerry.island_agent.scrub import Pacer
@@ -89,7 +89,7 @@ def test_an_install_that_begins_ends_the_reading_of_a_part_within_a_block(tmp_pa
     data = bytes(5 * 1024 * 1024)
     (tmp_path / "x").write_bytes(data)
     part = Part(
-        name=PARTS[0].name.__class__(kind="leaf", file="x"),
+        name=PartName(kind="leaf", file="x"),
         start=0,
         stop=len(data),
         size=len(data),
