@@ -94,7 +94,7 @@ class AgentConfig:
         if not self.in_memory:
             return self.directory
         place = digest_bytes(os.fsencode(self.directory.absolute()))[:16]
-        return _SHARED_MEMORY / f"skerry-{os.getuid()}-{place}"
+        return _SHARED_MEMORY / f"skerry-{os.geteuid()}-{place}"
 
     def fitted(self) -> tuple[int, FetchConfig]:
         """Return how many threads decode and how to fetch, within `memory_bytes`."""

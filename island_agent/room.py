@@ -70,6 +70,6 @@ def own_directory(path: Path) -> None:
     """
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        why = f"it belongs to user {found.st_uid}, not to {os.getuid()}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        why = f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
         raise DiskDenied(path, "the island", needed=None, free=free_bytes(path), why=why)

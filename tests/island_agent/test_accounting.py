@@ -61,8 +61,13 @@ def test_every_install_says_where_its_bytes_and_seconds_went(
             assert phases["fetch"].nbytes == phases["decode"].nbytes == commit.packs[0].size
             assert phases["journal"].nbytes == sizes[0]
             assert phases["apply"].nbytes == phases["scatter"].nbytes > report.changed  # type: ignore[operator]
-            assert phases["verify"].nbytes == sum(s.nbytes for s in run.versions[1].layout.tensors)
-            assert all(phases[name].seconds > 0 for name in PHASES)
+            old, new = run.versions
+            assert phases["verify"].nbytes == sum(
+                spec.nbytes
+                for spec in new.layout.tensors
+                if not np.array_equal(old.read(spec), new.read(spec))
+            )
+            assert all(phases[name].seconds > 0 for name in PHASES[:6])
             assert sum(phase.seconds for phase in phases.values()) <= took
             status = json.loads(json.dumps(it.agent.status()))
             assert status["history"][-1]["phases"]["fetch"]["nbytes"] == commit.packs[0].size
@@ -123,7 +128,7 @@ async def main():
     for version in (0, 1):
         config = AgentConfig(directory=Path(sys.argv[2]), target=Target(version=version),
                              memory_bytes=memory, announce=False)
-        agent = Agent(config, BulletinReader(LocalStore(sys.argv[1])))
+        agent = Agent(config, BulletinReader(LocalStore(Path(sys.argv[1]))))
         await agent.open()
         while await agent.step():
             pass
@@ -149,8 +154,9 @@ def test_sixteen_megabytes_are_installed_within_96_mib(tmp_path: Path) -> None:
     run.publish(run.versions[0].mutated(1, 0.01))
     result = subprocess.run(
         [sys.executable, "-c", FOLLOW, str(tmp_path / "store"), str(tmp_path / "island"), str(cap)],
-        cwd=ROOT, check=True, capture_output=True, text=True,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    assert result.returncode == 0, result.stderr
     before, peak = map(int, result.stdout.split())
     assert peak - before < cap
     print(f"peak RSS {peak >> 20} MiB, {(peak - before) >> 20} MiB more than after importing")
