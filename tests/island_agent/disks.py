@@ -66,7 +66,8 @@ def formatted_disk(directory: Path, kind: str) -> Iterator[Path]:
     path.mkdir()
     with image.open("wb") as file:
         file.truncate(512 * 2**20)
-    subprocess.run([make, "-q", str(image)], check=True, capture_output=True)
+    if subprocess.run([make, "-q", str(image)], capture_output=True, check=False).returncode:
+        pytest.skip(f"{make} does not work here")
     if not _mount("-o", "loop", str(image), str(path)):
         pytest.skip(f"mounting {kind} is not possible")
     try:

@@ -76,10 +76,12 @@ class Victim:
         assert ended == signal.SIGKILL, f"ended by itself with {ended}, killed at {step!r}"
         self.kills[step] += 1
 
-    def close(self) -> None:
+    def close(self) -> int:
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
-        assert self.process.wait() == 0
+        self.process.stdout.close()
+        return self.process.wait()
 
 
 @pytest.mark.timeout(900)
@@ -117,7 +119,7 @@ def test_kills_at_every_step_while_versions_arrive_and_bits_flip_end_byte_identi
     served: set[int] = set()
     for victim in victims:
         assert victim.live(last) == 0
-        victim.close()
+        assert victim.close() == 0
         mirror = Mirror.open(victim.directory)
         assert (mirror.version, mirror.damage) == (versions, None)
         assert_is(mirror.directory, run.versions[versions])
