@@ -25,6 +25,7 @@ import numpy as np
 
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
+from skerry.codec.level import Level
 from skerry.island_agent import Agent, AgentConfig, Target
 from skerry.publisher import Publisher, PublisherConfig, ServedTensor
 
@@ -64,7 +65,7 @@ def publish(store: Path, nbytes: int, versions: int, density: float) -> int:
     for number in range(count):
         values = rng.standard_normal(_ROWS * _COLUMNS, np.float32) * 0.02
         weights[f"layers.{number:03}.weight"] = (values.view(np.uint32) >> 16).astype(np.uint16)
-    config = PublisherConfig(anchor_versions=None, anchor_ratio=None, level="default")
+    config = PublisherConfig(anchor_versions=None, anchor_ratio=None, level=Level.DEFAULT)
     publisher = Publisher.open(LocalStore(store), config=config)
     served = {
         name: ServedTensor(dtype="BF16", shape=(_ROWS, _COLUMNS), data=words)

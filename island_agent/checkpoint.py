@@ -3,15 +3,18 @@
 Nothing outside the directory is ever read or written: links are refused, names come from a checked
 layout.  Shards are changed in place, word by word; side files by an atomic rename.
 
-Mapped pages count as this process's memory although the kernel may take them back, so those of a
-tensor are let go when the next one is read: an agent looks, and stays, as small as it is.
+Files are read through maps and written by calls: a disk that is full or broken answers a call with
+an error, but a map with SIGBUS.  Mapped pages count as this process's memory although the kernel
+may take them back, so they are let go now and then: an agent looks, and stays, as small as it is.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,7 @@ import numpy as np
 from skerry.codec.digest import Bytes, Digest, digest_bytes, leaf_digests
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, leaf_range
-from skerry.codec.tensors import TensorChanges, TensorSpec
+from skerry.codec.tensors import Positions, TensorChanges, TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.errors import MirrorDamaged
 from skerry.island_agent.files import (
@@ -31,14 +34,20 @@ from skerry.island_agent.files import (
 )
 from skerry.publisher.replay import carried_file
 
-_WORTH_LETTING_GO = 1024 * 1024
+_LET_GO_BYTES = 64 * 1024 * 1024
+_RUN_BYTES = 1024 * 1024  # written by one call at most
+_GAP_BYTES = 16 * 1024  # unchanged bytes between two words that are worth a call of their own
 
 
 class Checkpoint:
     """The files of `layout` in `directory`.  Views stay valid after the files are renamed."""
 
     def __init__(self, directory: Path, layout: Layout, *, writable: bool = False) -> None:
-        """Map every shard.  Raises MirrorDamaged if one is missing or of the wrong size."""
+        """Map every shard.
+
+        Raises MirrorDamaged if one is missing or of the wrong size, and if `writable` OSError where
+        one may not be written.
+        """
         self.directory = directory
         self.layout = layout
         self._writable = writable
@@ -46,13 +55,14 @@ class Checkpoint:
         self._shards: dict[str, Bytes] = {
             name: np.frombuffer(mapped, dtype=np.uint8) for name, mapped in self._maps.items()
         }
-        self._last: TensorSpec | None = None
+        self._read = 0
 
     def read(self, spec: TensorSpec) -> Bytes:
         """Return the bytes of one tensor, a view of the file."""
-        last, self._last = self._last, spec
-        if last is not None and last is not spec:
-            self._let_go(last)
+        self._read += spec.nbytes
+        if self._read > _LET_GO_BYTES:
+            self._let_go()
+            self._read = spec.nbytes
         return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
 
     def hash_leaves(self, spec: TensorSpec, leaves: Iterable[int]) -> dict[int, Digest]:
@@ -61,17 +71,24 @@ class Checkpoint:
         return {i: digest_bytes(data[slice(*leaf_range(spec, i))]) for i in leaves}
 
     def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
-        """Put the new words (or the old ones) in place.  Idempotent."""
-        words = changes.spec.view(self.read(changes.spec))
-        words[changes.positions] = changes.old if backward else changes.new
+        """Put the new words (or the old ones) in place.  Idempotent.  Raises OSError."""
+        spec, positions = changes.spec, changes.positions
+        new = changes.old if backward else changes.new
+        words = spec.view(self.read(spec))
+        with self._writing(spec.file) as fd:
+            for start, stop in _runs(positions, spec):
+                first = int(positions[start])
+                run = words[first : int(positions[stop - 1]) + 1].copy()
+                run[positions[start:stop] - first] = new[start:stop]
+                _write_all(fd, run.view(np.uint8).data, spec.offset + first * spec.type.word)
 
     def write_headers(self, layout: Layout) -> None:
         """Put the header bytes of `layout`, which has the same structure, in place.  Idempotent."""
         for shard in layout.shards:
             header = np.frombuffer(shard.header, np.uint8)
-            mapped = self._shards[shard.name]
-            if not np.array_equal(mapped[: header.size], header):
-                mapped[: header.size] = header
+            if not np.array_equal(self._shards[shard.name][: header.size], header):
+                with self._writing(shard.name) as fd:
+                    _write_all(fd, header.data, 0)
 
     def write_side_files(self, contents: Mapping[str, bytes | None], *, scratch: Path) -> None:
         """Replace or remove (None) whole side files.  Idempotent.  Raises MirrorDamaged.
@@ -95,19 +112,12 @@ class Checkpoint:
 
     def write_range(self, file: str, offset: int, data: bytes) -> None:
         """Put bytes of a shard in place, durably.  Idempotent.  Raises MirrorDamaged."""
-        path = self._path(file)
         shard = next((s for s in self.layout.shards if s.name == file), None)
-        if shard is None or offset + len(data) > shard.size or path.is_symlink():
+        if shard is None or offset + len(data) > shard.size:
             raise MirrorDamaged(f"{file}: no {len(data)} bytes at {offset} to repair")
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            view = memoryview(data)
-            while view:
-                done = os.pwrite(fd, view, offset)
-                view, offset = view[done:], offset + done
+        with self._writing(file) as fd:
+            _write_all(fd, memoryview(data), offset)
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def content(self, file: str, offset: int | None, size: int) -> bytes:
         """Read bytes back from a file: all of it, or `size` from `offset` on."""
@@ -145,12 +155,18 @@ class Checkpoint:
                 found.append(f"{side.name}: content differs")
         return found
 
-    def _let_go(self, spec: TensorSpec) -> None:
-        """Unmap a tensor's pages from memory; what was written stays, in the file."""
-        start = spec.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        length = spec.offset + spec.nbytes - start
-        if length >= _WORTH_LETTING_GO:
-            self._maps[spec.file].madvise(mmap.MADV_DONTNEED, start, length)
+    def _let_go(self) -> None:
+        """Unmap the pages that were read from memory; who still needs one gets it again."""
+        for mapped in self._maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    @contextmanager
+    def _writing(self, file: str) -> Iterator[int]:
+        fd = os.open(self._path(file), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def _path(self, name: str) -> Path:
         """Return where a file of the layout lies.  Raises MirrorDamaged if a link leads there."""
@@ -171,10 +187,24 @@ class Checkpoint:
             size = os.fstat(fd).st_size
             if size != shard.size:
                 raise MirrorDamaged(f"{shard.name}: expected {shard.size} bytes, found {size}")
-            access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
-            return mmap.mmap(fd, size, access=access)
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
+
+
+def _runs(positions: Positions, spec: TensorSpec) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of ascending positions that one write is to cover."""
+    gaps = np.flatnonzero(np.diff(positions) > _GAP_BYTES // spec.type.word) + 1
+    longest = _RUN_BYTES // spec.type.word
+    edges = np.searchsorted(positions, np.arange(longest, spec.words, longest))
+    cuts = np.unique(np.concatenate([[0], gaps, edges, [positions.size]]))
+    yield from pairwise(cuts.tolist())
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
 
 
 def compare_files(directory: Path, layout: Layout) -> list[str]:

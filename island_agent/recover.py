@@ -104,11 +104,11 @@ class _SparsePack:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self._bytes = np.frombuffer(mmap.mmap(-1, ref.size, flags=flags), np.uint8)
         self._read(0, min(HEADER.size, ref.size))
-        _, _, index_bytes, _ = HEADER.unpack_from(self._bytes)
+        _, _, index_bytes, _ = HEADER.unpack_from(self._bytes.data)
         if index_bytes > min(ref.size - HEADER.size, MAX_INDEX_BYTES):
             raise FormatError(f"an index of {index_bytes} bytes in a pack of {ref.size}", offset=12)
         self._read(HEADER.size, HEADER.size + index_bytes)
-        self.pack = Pack.parse(memoryview(self._bytes), layout)
+        self.pack = Pack.parse(self._bytes.data, layout)
 
     def load(self, parts: Sequence[memoryview]) -> None:
         """Read the given parts of the pack, which lie side by side."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -104,7 +104,7 @@ class IslandStatus:
     scrub: ScrubStatus = field(default_factory=ScrubStatus)
     installs: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    install_seconds: Counter[str] = field(default_factory=Counter)
+    install_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     install_bytes: Counter[str] = field(default_factory=Counter)
     history: deque[InstallReport] = field(init=False)
     errors: deque[Failure] = field(init=False)

@@ -268,7 +268,9 @@ def test_what_is_announced_by_a_clock_that_jumps_can_be_read() -> None:
     for version in range(12):
         status.wanted = version
         announcer.tell()
-        report = IslandReport.from_bytes(store.get("islands/a.json", limit_bytes=10**6), what="a")
+        report = IslandReport.from_bytes(
+            store.get("islands/a.json", limit_bytes=10**6), what="islands/a.json"
+        )
         assert report.target == version
 
 

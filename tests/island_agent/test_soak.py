@@ -114,7 +114,13 @@ def test_kills_at_every_step_while_versions_arrive_and_bits_flip_end_byte_identi
     while len(run.versions) <= versions:
         publish(run)
     assert not failed, failed
-    last = {"step": None, "occurrence": 0, "delay_s": 0, "flip": None, "last": versions}
+    last: dict[str, object] = {
+        "step": None,
+        "occurrence": 0,
+        "delay_s": 0,
+        "flip": None,
+        "last": versions,
+    }
     lines: Counter[str] = Counter()
     served: set[int] = set()
     for victim in victims:
