@@ -115,6 +115,7 @@ class Scrubber:
             else:
                 retry_s = idle_s
                 wait_s = self.pacer.delay_s(nbytes, self.clock()) if nbytes else idle_s
+                wait_s = max(wait_s, idle_s) if self._bad else wait_s
                 await asyncio.sleep(wait_s)
 
     async def turn(self) -> int:
@@ -216,6 +217,8 @@ class Scrubber:
             good_at = self._good.get(part.name, self.checked_at)
             self.fleet.distrust_mirror(f"damaged: {part.name}")
             await self.fleet.doubt(good_at, self._of)
+        if self._of.version not in self.reader.state.commits:
+            return  # the log has not been read so far; a later turn comes back
         loop = asyncio.get_running_loop()
         try:
             repair = await loop.run_in_executor(self._thread, self._fetch, part)

@@ -135,7 +135,8 @@ def test_kills_at_every_step_while_versions_arrive_and_bits_flip_end_byte_identi
             lines[kind if kind != "S" else rest[0]] += 1
             if kind == "T":
                 version, label, weights = rest
-                assert version == label, line
+                # A request that runs on goes on when its engine is taken out to be hashed.
+                assert label in (version, "None"), line
                 assert weights == run.versions[int(version)].weights, line
                 served.add(int(version))
     landed = sum((victim.kills for victim in victims), Counter())
