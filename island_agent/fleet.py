@@ -31,9 +31,13 @@ _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in plac
 
 @dataclass(slots=True)
 class Trust:
-    """What is known of the mirror's damage, and when each engine had loaded it last."""
+    """What is known of the mirror's damage, and when each engine had loaded it last.
+
+    `hurry`: an engine that loaded the mirror holds other weights than it should.
+    """
 
     problem: str | None = None
+    hurry: bool = False
     loaded: dict[str, float] = field(default_factory=dict)
 
 
@@ -77,7 +81,9 @@ class Fleet:
         async def hash_weights() -> None:
             found = await engine.weights_digest()
             if found != held.weights:
-                raise EngineBroken(f"engine {name} holds weights {found}, expected {held.weights}")
+                problem = f"engine {name} holds weights {found}, expected {held.weights}"
+                self.gate.set_served(name, None, error=problem, revoke=True)
+                raise EngineBroken(problem)
             if self.gate.view()[name].target is None and engine.version == held.version:
                 self.gate.set_served(name, held.version)
                 self.trust.loaded.pop(name, None)  # what it holds is good, whatever it read
@@ -173,7 +179,9 @@ class Fleet:
             self.trust.loaded[name] = math.inf  # it may read any byte from now on
             await engine.load(directory, held.version)
             self.trust.loaded[name] = self.clock()
+            self.trust.hurry = True  # unless the engine holds what the mirror should
             await self._check(name, held.weights)
+            self.trust.hurry = False
 
         async def switch() -> float:
             report = await self.gate.reload(name, held.version, load, drain_s=self.drain_s)

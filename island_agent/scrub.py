@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SLICE_BYTES = 16 * 1024 * 1024  # hashed between two pauses, or one part if that is larger
 _PATIENCE = 3  # objects that give other bytes so often never give the right ones
 _LOWEST = 19  # the nice value
 
@@ -77,6 +76,7 @@ class Scrubber:
     pool: Executor  # the mirror's thread
     busy: Callable[[], bool]  # an install is under way
     pacer: Pacer
+    slice_bytes: int = 16 * 1024 * 1024  # hashed between two pauses, or one part if that is larger
     retry_limit_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     checked_at: float = 0.0  # every part was good then: the mirror was hashed as it was opened
@@ -97,12 +97,14 @@ class Scrubber:
     async def run(self, idle_s: float, pass_s: float = 0.0) -> None:
         """Scrub until cancelled: at most one pass each `pass_s`.
 
-        After a repair that failed, wait longer each time.
+        After a repair that failed, wait longer each time.  At full speed while an engine that
+        loaded the mirror holds other weights than it should.
         """
         retry_s, passes, began = idle_s, self.status.scrub.passes, self.clock()
         while True:
             if passes != self.status.scrub.passes:
-                await asyncio.sleep(max(0.0, pass_s - (self.clock() - began)))
+                if not self.fleet.trust.hurry:
+                    await asyncio.sleep(max(0.0, pass_s - (self.clock() - began)))
                 passes, began = self.status.scrub.passes, self.clock()
             try:
                 nbytes = await self.turn()
@@ -116,6 +118,8 @@ class Scrubber:
                 retry_s = idle_s
                 wait_s = self.pacer.delay_s(nbytes, self.clock()) if nbytes else idle_s
                 wait_s = max(wait_s, idle_s) if self._bad else wait_s
+                if self.fleet.trust.hurry and nbytes and not self._bad:
+                    wait_s = 0.0
                 await asyncio.sleep(wait_s)
 
     async def turn(self) -> int:
@@ -127,7 +131,7 @@ class Scrubber:
             return 0
         assert self._of is not None
         bad_first = [part for part in self._parts if part.name in self._bad]
-        parts = bad_first or take(self._parts, self._next, _SLICE_BYTES)
+        parts = bad_first or take(self._parts, self._next, self.slice_bytes)
         began = self.clock()
         found = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._scan, self._of, parts

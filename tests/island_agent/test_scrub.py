@@ -17,6 +17,8 @@ from skerry.bulletin.stores import MemoryStore
 from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.errors import CodecError, FormatError, ResultMismatch
 from skerry.codec.weights import digest_weights
+from skerry.inference.accepted import AcceptedVersions, VersionRange
+from skerry.inference.errors import RequestRevoked
 from skerry.island_agent.hooks import REPAIR_STEPS
 from skerry.island_agent.marker import Held
 from skerry.island_agent.metrics import IslandCollector
@@ -347,6 +349,57 @@ def test_an_engine_that_loaded_bad_bytes_serves_nothing_until_it_holds_the_right
             assert it.served == 3
             assert await it.engine.weights_digest() == RUN.versions[3].weights
             assert it.agent.state.last_error is None
+
+    asyncio.run(main())
+
+
+def test_a_request_that_runs_on_an_engine_with_bad_weights_is_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle()
+            await it.scrub()
+            flip(it.mirror, *tensor_byte(RUN.versions[3], "norm"))
+            it.engine._version = None
+            await it.settle()
+            entered = asyncio.Event()
+
+            async def request() -> None:
+                accepted = AcceptedVersions(ranges=(VersionRange(0, 9),))
+                async with it.agent.gate.admit(accepted):
+                    entered.set()
+                    await asyncio.Event().wait()
+
+            running = asyncio.create_task(request())
+            await entered.wait()
+            await it.scrub()
+            with pytest.raises(RequestRevoked, match="holds weights"):
+                await running
+            await it.settle()
+            assert await it.engine.weights_digest() == RUN.versions[3].weights
+
+    asyncio.run(main())
+
+
+def test_a_load_that_gave_other_weights_makes_the_scrub_hurry(tmp_path: Path) -> None:
+    """At the usual rate this scrub would find nothing for hours."""
+
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle()
+            it.scrubber.pacer.bytes_per_s, it.scrubber.slice_bytes = 1, 100
+            it.agent._fleet = replace(it.agent._fleet, verify=True)
+            it.agent._reconciler.fleet = it.scrubber.fleet = it.agent._fleet  # type: ignore[union-attr]
+            flip(it.mirror, *tensor_byte(RUN.versions[3], "norm"))
+            it.engine._version = None
+            assert not await it.agent.step()
+            assert it.served is None
+            running = asyncio.create_task(it.agent.run())
+            while it.served != 3:
+                await asyncio.sleep(0)
+            it.agent.stop()
+            await running
+            assert it.agent.state.scrub.repaired == 1
+            assert await it.engine.weights_digest() == RUN.versions[3].weights
 
     asyncio.run(main())
 
