@@ -392,7 +392,7 @@ def test_a_load_that_gave_other_weights_makes_the_scrub_hurry(tmp_path: Path) ->
             flip(it.mirror, *tensor_byte(RUN.versions[3], "norm"))
             it.engine._version = None
             assert not await it.agent.step()
-            assert it.served is None
+            assert it.agent.gate.served() == []
             running = asyncio.create_task(it.agent.run())
             while it.served != 3:
                 await asyncio.sleep(0)
