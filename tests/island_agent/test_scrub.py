@@ -29,6 +29,7 @@ from skerry.island_agent.scrub import Pacer
 from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, random_snapshot
 from tests.island_agent.stores import TwistedStore
+from tests.island_agent.test_mirror import held, packs
 
 SNAPSHOT = random_snapshot()
 PARTS = parts_of(SNAPSHOT.layout, digest_weights(SNAPSHOT.layout, SNAPSHOT.read))
@@ -132,6 +133,33 @@ def test_the_scrub_reads_nothing_while_an_install_is_under_way(tmp_path: Path) -
     asyncio.run(main())
     assert {"objects-spooled", "decoded", "journal-durable", "words-written"} <= set(seen)
     assert_is(tmp_path / "mirror", run.versions[1])
+
+
+def test_what_was_read_while_the_mirror_moved_on_is_no_damage(tmp_path: Path) -> None:
+    """An install from beginning to end between two blocks, unseen by `busy`."""
+    calls: list[bool] = []
+
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(0)
+            mirror = it.agent.mirror
+
+            def busy() -> bool:
+                calls.append(True)
+                if len(calls) == 2:  # the first is the turn's own
+                    layout = RUN.versions[1].layout
+                    mirror.apply(mirror.stage(packs(RUN, 1), held(RUN, 1), layout))
+                    mirror.acknowledge()
+                return False
+
+            it.scrubber.busy = busy
+            assert await it.scrubber.turn() == 0
+            assert it.agent.state.scrub.damaged == 0
+            await it.scrub()
+            assert it.agent.state.scrub.damaged == 0
+            assert mirror.version == 1
+
+    asyncio.run(main())
 
 
 # Found and mended.
