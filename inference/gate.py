@@ -85,11 +85,14 @@ class AdmissionGate:
         self._known = known
         self._changes.wake()
 
-    def set_served(self, name: str, version: int | None, *, error: str | None = None) -> None:
+    def set_served(
+        self, name: str, version: int | None, *, error: str | None = None, revoke: bool = False
+    ) -> None:
         """State what an engine serves; None is nothing, for an engine that is not healthy.
 
-        Running requests that do not accept `version` are revoked; with None they go on.  Raises
-        ValueError for a version while a swap is under way, which will state it.
+        Running requests that do not accept `version` are revoked; with None they go on, unless
+        `revoke` says that its weights are known to be wrong.  Raises ValueError for a version while
+        a swap is under way, which will state it.
         """
         slot = self._slots[name]
         if slot.swapping.locked() and version is not None:
@@ -98,6 +101,8 @@ class AdmissionGate:
         slot.label(version)
         if version is not None:
             slot.revoke(version, f"the engine now serves {version}")
+        elif revoke:
+            slot.revoke(None, error or "the engine's weights are wrong")
 
     @asynccontextmanager
     async def admit(self, accepted: AcceptedVersions, wait_s: float = 0.0) -> AsyncIterator[Ticket]:

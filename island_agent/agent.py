@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
 from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.room import own_directory, writing
+from skerry.island_agent.scrub import Pacer, Scrubber
 from skerry.island_agent.selection import Part
 from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
@@ -77,6 +80,12 @@ class Agent:
         self._closed = False
         self._mirror: Mirror | None = None
         self._reconciler: Reconciler | None = None
+        self._scrubber: Scrubber | None = None
+
+    @property
+    def scrubber(self) -> Scrubber | None:
+        """What looks after the mirror's bytes; None when it was told not to."""
+        return self._scrubber
 
     @property
     def mirror(self) -> Mirror:
@@ -96,16 +105,14 @@ class Agent:
         return self.state.ready
 
     async def open(self) -> None:
-        """Lock and recover the mirror, resume engines.  Raises MirrorBusy."""
+        """Lock and recover the mirror, resume engines.  Raises MirrorBusy or DiskError."""
         loop = asyncio.get_running_loop()
-        fetcher = Fetcher(
-            self.reader.store,
-            Places(self.config.directory).spool,
-            self.config.fetch,
-            stop=self._halt,
-        )
+        threads, fetch = self.config.fitted()
+        spool = Places(self.config.root).spool
+        fetcher = Fetcher(self.reader.store, spool, fetch, stop=self._halt)
         self.state.progress = fetcher.progress
-        self._mirror = await loop.run_in_executor(self._pool, self._open_mirror)
+        opening = self._fleet.clock()
+        self._mirror = await loop.run_in_executor(self._pool, self._open_mirror, threads)
         self._reconciler = Reconciler(
             reader=self.reader,
             mirror=self._mirror,
@@ -119,17 +126,39 @@ class Agent:
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
-        logger.info("island opened island=%s version=%s", self.config.island, self.state.version)
+        logger.info(
+            "island opened island=%s version=%s directory=%s in_memory=%s",
+            self.config.island, self.state.version, self.config.root, self.config.in_memory,
+        )  # fmt: skip
+        if self.config.scrub_bytes_per_s:
+            reconciler = self._reconciler
+            self._scrubber = Scrubber(
+                mirror=self._mirror,
+                reader=self.reader,
+                fleet=self._fleet,
+                status=self.state,
+                hook=self._hook,
+                pool=self._pool,
+                busy=lambda: reconciler.busy,
+                pacer=Pacer(bytes_per_s=self.config.scrub_bytes_per_s),
+                retry_limit_s=self.config.retry_limit_s,
+                clock=self._fleet.clock,
+                checked_at=opening if self.config.verify_on_open else -math.inf,
+            )
         await self._fleet.wake()
 
-    def _open_mirror(self) -> Mirror:
-        return Mirror.open(
-            self.config.directory,
-            verify=self.config.verify_on_open,
-            hook=self._pass_on,
-            threads=self.config.threads,
-            selection=self.config.selection,
-        )
+    def _open_mirror(self, threads: int) -> Mirror:
+        root = self.config.root
+        with writing(root, "the island's directory"):
+            if self.config.in_memory:
+                own_directory(root)
+            return Mirror.open(
+                root,
+                verify=self.config.verify_on_open,
+                hook=self._pass_on,
+                threads=threads,
+                selection=self.config.selection,
+            )
 
     def _demand(self, fetcher: Fetcher) -> Demand | None:
         if self.config.selection is None:
@@ -192,7 +221,17 @@ class Agent:
                 heartbeat_s=self.config.heartbeat_s,
             )
             announcer.start()
-        await self._reconcile()
+        scrubbing = None
+        if self._scrubber is not None:
+            scrubbing = asyncio.create_task(
+                self._scrubber.run(self.config.poll_s, self.config.scrub_pass_s)
+            )
+        try:
+            await self._reconcile()
+        finally:
+            if scrubbing is not None:
+                scrubbing.cancel()
+                await asyncio.wait({scrubbing})
         self.state.phase = "stopped"
         if announcer is not None:
             await asyncio.to_thread(announcer.stop)
@@ -240,16 +279,21 @@ class Agent:
         the mirror stays locked: the process has to end, which a mirror survives at any moment.
         """
         self.stop()
-        loop = asyncio.get_running_loop()
         ended = True
         if not self._closed:
-            idle = loop.run_in_executor(self._pool, _nothing)
-            ended = bool((await asyncio.wait({idle}, timeout=limit_s))[0])
+            loop = asyncio.get_running_loop()
+            waits = {loop.run_in_executor(self._pool, _nothing)}
+            if self._scrubber is not None:
+                waits.add(self._scrubber.stop())
+            ended = not (await asyncio.wait(waits, timeout=limit_s))[1]
         await self._fleet.wake()
         if not ended:
             return False
         self._closed = True
         self._pool.shutdown()
+        if self._scrubber is not None:
+            self._scrubber.close()
+            self._scrubber = None
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = self._reconciler = None

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from skerry.bulletin import keys
+from skerry.codec.digest import LEAF_BYTES, digest_bytes
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.plan import Target
 from skerry.island_agent.selection import Selection
+from skerry.publisher.threads import thread_count
+
+_SHARED_MEMORY = Path("/dev/shm")  # a tmpfs on every Linux
+_THREAD_BYTES = 3 * LEAF_BYTES  # a leaf's copy, what was found in it, and a leaf ahead
+_STREAM_BYTES = 32 * 1024 * 1024  # of a store, for one object that is being read
+LEAST_MEMORY_BYTES = _THREAD_BYTES + _STREAM_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,12 @@ class AgentConfig:
     takes an engine that holds other weights out of service.  `threads` decode patches, None: one
     for each usable CPU.  `selection` mirrors a part of every version only; an engine's weights are
     then no version's, so they cannot be held against its digest.
+
+    The scrub hashes the mirror at `scrub_bytes_per_s`, 0: not at all, and begins anew at most every
+    `scrub_pass_s`.  With `in_memory` everything of the island lies in RAM, below `/dev/shm`, and
+    `directory` only names it: see `root`.
+    `memory_bytes` bounds what staging takes beside the changes of one tensor and side files, by
+    fewer threads and fewer downloads at a time than were asked for; None: no bound.
 
     With `announce` the status is left in the bulletin when it has changed, at most every
     `announce_s`, and every `heartbeat_s`; what is being read is leased for three of these.
@@ -47,6 +61,10 @@ class AgentConfig:
     announce_s: float = 1.0
     heartbeat_s: float = 30.0
     history: int = 32
+    scrub_bytes_per_s: int = 32_000_000
+    scrub_pass_s: float = 60.0
+    in_memory: bool = False
+    memory_bytes: int | None = None
     fetch: FetchConfig = field(default_factory=FetchConfig)
 
     def __post_init__(self) -> None:
@@ -67,9 +85,34 @@ class AgentConfig:
             )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is at least 1, found {self.threads}")
+        for name in ("scrub_bytes_per_s", "scrub_pass_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is not negative, found {getattr(self, name)}")
+        if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise ValueError(
+                f"memory_bytes is at least {LEAST_MEMORY_BYTES}, found {self.memory_bytes}"
+            )
         if not 0 < self.announce_s <= self.heartbeat_s:
             raise ValueError(
                 f"0 < announce_s <= heartbeat_s, found {self.announce_s}, {self.heartbeat_s}"
             )
         if self.history < 1:
             raise ValueError(f"history is at least 1, found {self.history}")
+
+    @property
+    def root(self) -> Path:
+        """The directory that everything of the island lies in."""
+        if not self.in_memory:
+            return self.directory
+        place = digest_bytes(os.fsencode(self.directory.absolute()))[:16]
+        return _SHARED_MEMORY / f"skerry-{os.geteuid()}-{place}"
+
+    def fitted(self) -> tuple[int, FetchConfig]:
+        """Return how many threads decode and how to fetch, within `memory_bytes`."""
+        threads = thread_count(self.threads)
+        if self.memory_bytes is None:
+            return threads, self.fetch
+        # The two never run at the same time.
+        threads = max(1, min(threads, self.memory_bytes // _THREAD_BYTES))
+        parallel = max(1, min(self.fetch.parallel, self.memory_bytes // _STREAM_BYTES))
+        return threads, replace(self.fetch, parallel=parallel)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from skerry.island_agent.status import PHASES, IslandStatus
+from skerry.island_agent.status import PHASES, IslandStatus, ScrubStatus
 
 
 class IslandCollector(Collector):
@@ -58,6 +58,13 @@ class IslandCollector(Collector):
         for phase, spent in list(status.install_seconds.items()):
             seconds.add_metric([phase], spent)
         yield seconds
+        nbytes = CounterMetricFamily(
+            "skerry_island_install_bytes", "Bytes handled by installs", labels=["phase"]
+        )
+        for phase, count in list(status.install_bytes.items()):
+            nbytes.add_metric([phase], count)
+        yield nbytes
+        yield from _scrub(status.scrub)
         served = GaugeMetricFamily(
             "skerry_island_engine_version", "Version that an engine serves", labels=["engine"]
         )
@@ -79,6 +86,22 @@ class IslandCollector(Collector):
             if engine.last_install is not None:
                 installed.add_metric([name], engine.last_install.at_unix_s)
         yield from (served, healthy, installed, failed)
+
+
+def _scrub(scrub: ScrubStatus) -> Iterable[Metric]:
+    for name, text, value in (
+        ("bytes", "Bytes of the mirror that the scrub has hashed", scrub.bytes),
+        ("passes", "Times that the scrub has hashed the whole mirror", scrub.passes),
+        ("damaged_parts", "Parts of the mirror found to be damaged", scrub.damaged),
+        ("repaired_parts", "Parts of the mirror mended from the bulletin", scrub.repaired),
+        ("failures", "Repairs that failed and are tried again", scrub.failures),
+    ):
+        yield CounterMetricFamily(f"skerry_agent_scrub_{name}", text, value=value)
+    yield GaugeMetricFamily(
+        "skerry_agent_scrub_suspects",
+        "Damaged parts of the mirror that wait for their repair",
+        value=len(scrub.suspects),
+    )
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

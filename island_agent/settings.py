@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.config import LEAST_MEMORY_BYTES, AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.plan import Target
@@ -305,8 +305,35 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="spool_bytes",
         read=_whole(1),
+        flag="--spool-mb",
         default=256 * 1024**3,
-        text="what may lie in the spool",
+        text="what may lie in the spool; the flag takes MB",
+    ),
+    Setting(
+        name="in_memory",
+        read=_yes_no,
+        flag="--mirror-in-memory",
+        default=False,
+        text="keep the mirror in RAM, below /dev/shm; dir only names it",
+    ),
+    Setting(
+        name="memory_bytes",
+        read=_whole(LEAST_MEMORY_BYTES),
+        flag="--memory-mb",
+        text="what staging may take, beside the changes of one tensor; the flag takes MB",
+    ),
+    Setting(
+        name="scrub_bytes_per_s",
+        read=_whole(0),
+        flag="--scrub-mb",
+        default=32_000_000,
+        text="how much of the mirror is hashed each second, 0: nothing; the flag takes MB",
+    ),
+    Setting(
+        name="scrub_pass_s",
+        read=_seconds(zero=True),
+        default=60.0,
+        text="and all of it at most once in so many seconds",
     ),
     Setting(
         name="control_token_file",
@@ -378,7 +405,7 @@ class Settings:
         plain = (
             "island", "poll_s", "idle_poll_s", "retry_s", "retry_limit_s", "drain_s",
             "engine_limit_s", "verify_on_open", "threads", "announce", "announce_s", "heartbeat_s",
-            "history",
+            "history", "in_memory", "memory_bytes", "scrub_bytes_per_s", "scrub_pass_s",
         )  # fmt: skip
         values = {name: self[name] for name in plain}
         try:

@@ -47,6 +47,10 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "fetch_parallel": (8, 9, 0),
     "fetch_attempts": (2, 3, 0),
     "spool_bytes": (1 << 30, 1 << 31, 0),
+    "in_memory": (True, False, "yes"),
+    "memory_bytes": (1 << 30, 1 << 31, 1),
+    "scrub_bytes_per_s": (1 << 20, 0, -1),
+    "scrub_pass_s": (0.0, 5.0, -1.0),
     "control_token_file": ("t1", "t2", False),
     "control_token": ("s1", "s2", ""),
 }

@@ -167,6 +167,44 @@ def agent(
         ),
     ] = None,
     threads: ThreadsOption = None,
+    mirror_in_memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--mirror-in-memory/--mirror-on-disk",
+            show_default="on disk",
+            help="Keep everything in RAM, below /dev/shm; DIR only names it. It is gone, and built "
+            "anew, after a reboot.",
+        ),
+    ] = None,
+    scrub_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--scrub-mb",
+            min=0,
+            metavar="MB",
+            show_default="32",
+            help="MB of the mirror to hash each second; 0: none.",
+        ),
+    ] = None,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-mb",
+            metavar="MB",
+            show_default=False,
+            help="What staging may take, beside the changes of one tensor.",
+        ),
+    ] = None,
+    spool_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--spool-mb",
+            min=1,
+            metavar="MB",
+            show_default="256 GiB",
+            help="What downloads may take on disk.",
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -205,6 +243,10 @@ def agent(
         "shard": shard,
         "control_token_file": control_token_file,
         "threads": threads,
+        "in_memory": mirror_in_memory,
+        "scrub_bytes_per_s": _megabytes(scrub_mb),
+        "memory_bytes": _megabytes(memory_mb),
+        "spool_bytes": _megabytes(spool_mb),
     }
     settings = resolve(flags, os.environ, config)
     if as_json and not print_config:
@@ -215,6 +257,10 @@ def agent(
         _print(settings, as_json=as_json)
     else:
         _serve(settings, reader)
+
+
+def _megabytes(count: int | None) -> int | None:
+    return None if count is None else count * 1_000_000
 
 
 def _reader(settings: Settings) -> BulletinReader:
