@@ -8,21 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+from skerry.bulletin.errors import RecordInvalid, Tampered
 from skerry.bulletin.reader import BulletinReader
+from skerry.codec.errors import CodecError
 from skerry.inference.engine import Engine
 from skerry.inference.gate import AdmissionGate
 from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
-from skerry.island_agent.errors import Stopped
+from skerry.island_agent.errors import ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
-from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.reconcile import OnRecords, Reconciler
 from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
 
@@ -40,8 +43,13 @@ class Agent:
         engines: Mapping[str, Engine] | None = None,
         gate: AdmissionGate | None = None,
         hook: Hook = no_hook,
+        on_records: OnRecords = lambda state, records: None,
+        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """`gate`, made for the same engines, is the one that requests go through.
+
+        `on_records` is told in the mirror's thread what each look at the log has verified,
+        `on_doubt` when something was read that is not what it should be.
 
         The engines stay the caller's: `close` leaves them running and resumed.
         """
@@ -61,6 +69,12 @@ class Agent:
             audit=config.audit_engines,
         )
         self._hook = hook
+        self._on_records = on_records
+        self._on_doubt = on_doubt
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._nudged = asyncio.Event()
+        self._watched = False
+        self.gate.on_wait(self.nudge)
         self._target = config.target
         self._halt = threading.Event()
         self._stopping = asyncio.Event()
@@ -87,7 +101,7 @@ class Agent:
 
     async def open(self) -> None:
         """Lock and recover the mirror, resume engines.  Raises MirrorBusy."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         fetcher = Fetcher(
             self.reader.store,
             Places(self.config.directory).spool,
@@ -105,6 +119,7 @@ class Agent:
             status=self.state,
             hook=self._hook,
             pool=self._pool,
+            on_records=self._on_records,
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
@@ -132,6 +147,26 @@ class Agent:
         if self._reconciler is not None:
             self._reconciler.target = target
 
+    def nudge(self) -> None:
+        """Look at the log soon: somebody needs a newer version, or has heard of one.
+
+        From any thread, as often as one likes.
+        """
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody will look any more
+                self._loop.call_soon_threadsafe(self._nudged.set)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a relay has said that it will tell of new records."""
+        return self._watched
+
+    def watched(self, by_a_relay: bool) -> None:
+        """Say whether somebody will nudge when there is a record: then looks may be rare."""
+        if self._watched and not by_a_relay:
+            self.nudge()
+        self._watched = by_a_relay
+
     async def step(self) -> bool:
         """Make one pass of the reconcile loop; raises what it met.  Says whether anything moved."""
         if self._reconciler is None:
@@ -157,6 +192,7 @@ class Agent:
     async def _reconcile(self) -> None:
         retry_s, poll_s = self.config.retry_s, self.config.poll_s
         while not self._stopping.is_set():
+            self._nudged.clear()  # what comes from here on may be about a later record
             try:
                 moved = await self.step()
             except Stopped:
@@ -165,17 +201,25 @@ class Agent:
                 self.state.fail(error, self.state.phase)
                 logger.warning("pass failed phase=%s error=%r", self.state.phase, error)
                 self.state.phase = "retrying"
-                delay_s, retry_s = retry_s, min(2 * retry_s, self.config.retry_limit_s)
-            else:
-                retry_s = self.config.retry_s
-                poll_s = self.config.poll_s if moved else min(1.5 * poll_s, self.config.idle_poll_s)
-                delay_s = 0.0 if moved else poll_s
-            await self._sleep(delay_s)
+                if isinstance(error, ObjectCorrupt | Tampered | RecordInvalid | CodecError):
+                    self._on_doubt()
+                await self._sleep(retry_s)
+                retry_s = min(2 * retry_s, self.config.retry_limit_s)
+                continue
+            retry_s = self.config.retry_s
+            if moved:
+                poll_s = self.config.poll_s
+                continue
+            await self._rest(poll_s)
+            eager = self._nudged.is_set() or self.gate.waiting > 0
+            limit_s = self.config.watched_poll_s if self._watched else self.config.idle_poll_s
+            poll_s = self.config.poll_s if eager else min(1.5 * poll_s, limit_s)
 
     def stop(self) -> None:
         """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
         self._halt.set()
         self._stopping.set()
+        self._nudged.set()
 
     async def close(self) -> None:
         """Wait for work under way, leave engines running, let go of the mirror.  Idempotent."""
@@ -186,9 +230,17 @@ class Agent:
             self._mirror.close()
             self._mirror = self._reconciler = None
 
+    async def _rest(self, delay_s: float) -> None:
+        """Wait for the next look: a nudge makes it sooner, but no sooner than `nudge_s`."""
+        await self._sleep(min(delay_s, self.config.nudge_s))
+        await _within(delay_s - self.config.nudge_s, self._nudged)
+
     async def _sleep(self, delay_s: float) -> None:
-        try:
-            async with asyncio.timeout(delay_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+        await _within(delay_s, self._stopping)
+
+
+async def _within(delay_s: float, event: asyncio.Event) -> None:
+    """Wait for `event`, at most for `delay_s`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            await event.wait()

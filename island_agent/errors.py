@@ -14,6 +14,7 @@ IslandError
 │   ├── ObjectUnavailable  not readable within the stated attempts     the agent: tries later
 │   ├── ObjectCorrupt      read, but of the wrong size or digest       the agent: another path
 │   └── SpoolFull          the objects exceed the spool's limit        the operator: the limit
+├── NoRoom                 a relay's cache cannot take an object      the operator: limit or disk
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -113,6 +114,17 @@ class SpoolFull(FetchError):
     """The objects of one install exceed the spool's limit."""
 
     acts = "the operator"
+
+
+class NoRoom(IslandError):
+    """A relay's cache cannot take an object: its limit, or the disk."""
+
+    acts = "the operator: the relay's limit, or room on its disk; neighbours read past it"
+
+    def __init__(self, name: str, *, needed: int, free: int) -> None:
+        super().__init__(f"{name}: {needed} bytes needed, {free} free")
+        self.needed = needed
+        self.free = free
 
 
 class PullRefused(IslandError):

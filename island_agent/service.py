@@ -10,12 +10,13 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from skerry.inference.config import ServerConfig
 from skerry.island_agent.agent import Agent
+from skerry.island_agent.relay import Relay
 from skerry.island_agent.status import IslandStatus
 
 try:
@@ -24,7 +25,9 @@ try:
     from prometheus_client import CollectorRegistry
 
     from skerry.inference.server import create_app
-    from skerry.island_agent.metrics import IslandCollector
+    from skerry.island_agent.metrics import IslandCollector, RelayCollector
+    from skerry.island_agent.relay_http import relay_router
+    from skerry.island_agent.watch import LogWatcher
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"serving an island needs {error.name}: pip install 'skerry[agent]'", name=error.name
@@ -44,9 +47,15 @@ class ServiceConfig:
 
 
 def build_app(
-    agent: Agent, *, registry: CollectorRegistry | None = None, server: ServerConfig | None = None
+    agent: Agent,
+    *,
+    registry: CollectorRegistry | None = None,
+    server: ServerConfig | None = None,
+    relay: Relay | None = None,
 ) -> FastAPI:
     """Return the island's application: requests through the gate, and the agent's own state.
+
+    With a relay it serves the bulletin to neighbours, too.
 
     `/metrics` shows `registry`, with the gate's and the island's own metrics added.  An island
     without engines is ready when its mirror holds a version.
@@ -56,22 +65,37 @@ def build_app(
         agent.status()  # takes over what the gate says of each engine
         return agent.state
 
+    def status() -> Mapping[str, object]:
+        own = agent.status()
+        return own if relay is None else {**own, "relay": relay.to_json()}
+
     registry = registry or CollectorRegistry()
     IslandCollector(observed).register(registry)
-    return create_app(
+    app = create_app(
         agent.gate,
         agent.engines,
-        agent.status,
+        status,
         config=server,
         registry=registry,
         ready=lambda: agent.ready,
     )
+    if relay is not None:
+        RelayCollector(relay).register(registry)
+        app.include_router(relay_router(relay))
+    return app
 
 
 async def serve(
-    agent: Agent, config: ServiceConfig | None = None, *, listener: socket.socket | None = None
+    agent: Agent,
+    config: ServiceConfig | None = None,
+    *,
+    listener: socket.socket | None = None,
+    relay: Relay | None = None,
+    watchers: Sequence[LogWatcher] = (),
 ) -> None:
     """Run the agent and its server until SIGTERM or SIGINT; then leave everything in order.
+
+    The relay is closed at the end, and the watchers run as long as the agent does.
 
     Engines end up resumed and the mirror consistent.  Raises MirrorBusy, and OSError for a taken
     port.
@@ -80,7 +104,7 @@ async def serve(
     bound = listener or _listen(config.host, config.port)
     server = _Server(
         uvicorn.Config(
-            build_app(agent, server=config.server),
+            build_app(agent, server=config.server, relay=relay),
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=max(1, int(config.shutdown_s)),
@@ -94,11 +118,16 @@ async def serve(
     try:
         await agent.open()
         running = asyncio.create_task(agent.run())
+        watching = [asyncio.create_task(watcher.run()) for watcher in watchers]
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         logger.info("island stops")
         agent.stop()
-        stopping.cancel()
+        if relay is not None:
+            relay.stop()
+        for task in (stopping, *watching):
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
         _, late = await asyncio.wait({running}, timeout=config.shutdown_s)
         for task in late:
             task.cancel()
@@ -107,9 +136,13 @@ async def serve(
             running.result()
     finally:
         server.should_exit = True
+        if relay is not None:
+            relay.stop()
         await agent.close()
         await serving
         bound.close()
+        if relay is not None:
+            await asyncio.to_thread(relay.close)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 

@@ -45,6 +45,25 @@ def agent(
         ),
     ] = False,
     threads: ThreadsOption = None,
+    relay: Annotated[
+        bool,
+        typer.Option("--relay", help="Serve the bulletin to neighbours, below /bulletin/."),
+    ] = False,
+    relay_gib: Annotated[
+        float,
+        typer.Option(
+            "--relay-gib", min=0.001, metavar="GIB", help="Disk for what neighbours ask for."
+        ),
+    ] = 64.0,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL[,URL…]",
+            show_default=False,
+            help="Read through these relays, http://host:port/bulletin, and past them where they "
+            "do not help.",
+        ),
+    ] = None,
 ) -> None:
     """Follow a run and serve its newest version.
 
@@ -54,11 +73,10 @@ def agent(
     import asyncio
     import logging
 
-    from skerry.bulletin.reader import BulletinReader
-    from skerry.bulletin.stores import open_store
     from skerry.inference.engine import Engine
-    from skerry.island_agent.agent import Agent
     from skerry.island_agent.config import AgentConfig
+    from skerry.island_agent.neighbours import Neighbours, join
+    from skerry.island_agent.relay import RelayConfig
     from skerry.island_agent.service import ServiceConfig, serve
 
     try:
@@ -67,6 +85,8 @@ def agent(
             island=island,
             poll_s=poll,
             idle_poll_s=max(poll, 8.0),
+            watched_poll_s=max(poll, 60.0),
+            nudge_s=min(poll, 0.5),
             audit_engines=audit_engine,
             threads=threads,
         )
@@ -78,6 +98,10 @@ def agent(
 
         engines["cpu"] = CpuEngine()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    reader = BulletinReader(open_store(bulletin), pinned_key=parse_key(key))
+    neighbours = Neighbours(
+        upstream=upstream.split(",") if upstream else (),
+        relay=RelayConfig(cache_bytes=int(relay_gib * 1024**3)) if relay else None,
+    )
+    joined = join(config, bulletin, neighbours, pinned_key=parse_key(key), engines=engines)
     service = ServiceConfig(host=host, port=port)
-    asyncio.run(serve(Agent(config, reader, engines=engines), service))
+    asyncio.run(serve(joined.agent, service, relay=joined.relay, watchers=joined.watchers))

@@ -1,0 +1,343 @@
+"""A relay: one agent of an island reads from far away, its neighbours read from it.
+
+Laws: of everything that neighbours ask for at the same time one copy is read from upstream, and
+the relay's own agent is one of them; nothing is handed on or kept that does not have the digest in
+its key, or, for the files of a full version, the one in a record that the agent has verified.
+
+What a relay cannot have (no room, upstream down) it refuses, and a neighbour reads past it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.bulletin import checkpoint, keys
+from skerry.bulletin.errors import BulletinError, InvalidKey, NotFound, Tampered
+from skerry.bulletin.hint import HINT_LIMIT_BYTES
+from skerry.bulletin.reader import LAYOUT_LIMIT_BYTES, STORED_MANIFEST_LIMIT_BYTES
+from skerry.bulletin.records import Commit, Full, ObjectRef, Record, Skip
+from skerry.bulletin.signing import PublicKey
+from skerry.bulletin.state import LogState
+from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.stores.metered import Metered
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.island_agent.errors import NoRoom, ObjectUnavailable
+from skerry.island_agent.fetch import FetchConfig, Fetcher
+from skerry.island_agent.flights import Flights
+from skerry.island_agent.relay_cache import Kept, RelayCache
+from skerry.island_agent.relay_log import LogSlots
+
+logger = logging.getLogger(__name__)
+
+_QUICK = 16  # records and hints that are read from upstream at one time
+_SIZES = 65_536  # packs whose size is remembered; of others it is asked for
+_COST_LIMIT_BYTES = 1 << 20
+_SMALL = {
+    keys.LAYOUT_PREFIX: LAYOUT_LIMIT_BYTES,
+    keys.MANIFEST_PREFIX: STORED_MANIFEST_LIMIT_BYTES,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """What a relay keeps and endures.
+
+    At most `cache_bytes` on disk, of which `spare_bytes` stay free, and `parallel` objects read
+    from upstream at one time.  A request waits up to `hold_s` for an object that is on its way,
+    then it is told to come back.  `fresh_s` is how long "not there yet" is remembered;
+    `most_wait_s` and `most_waiters` bound who waits for the next record.  At most `streams` bodies
+    are sent at one time; one of which nothing is taken for `stall_s` ends.
+    """
+
+    cache_bytes: int = 64 * 1024**3
+    spare_bytes: int = 1024**3
+    parallel: int = 4
+    hold_s: float = 5.0
+    fresh_s: float = 1.0
+    most_wait_s: float = 30.0
+    most_waiters: int = 1024
+    streams: int = 256
+    stall_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if min(self.cache_bytes, self.parallel, self.streams) < 1:
+            raise ValueError("cache_bytes, parallel and streams are at least 1")
+        if min(self.spare_bytes, self.most_waiters) < 0:
+            raise ValueError("spare_bytes and most_waiters are not negative")
+        if not 0 <= self.fresh_s <= 1:
+            raise ValueError(f"fresh_s is at most a second, found {self.fresh_s}")
+        if min(self.hold_s, self.most_wait_s, self.stall_s) <= 0:
+            raise ValueError("hold_s, most_wait_s and stall_s are positive")
+
+
+class Unreferenced(Exception):
+    """No record that the agent has read names the object: it may have to read the newest first."""
+
+
+class Relay:
+    """Safe to use from several threads.  `open` is quick, everything else may block.
+
+    `news` is called, from any thread, when somebody knows of a record that the agent does not.
+    """
+
+    def __init__(
+        self,
+        upstream: ObjectStore,
+        directory: Path,
+        config: RelayConfig | None = None,
+        *,
+        pinned_key: PublicKey | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config or RelayConfig()
+        self.upstream = Metered(upstream)
+        self.news: Callable[[], None] = _nothing
+        self.cache = RelayCache(
+            directory,
+            limit_bytes=self.config.cache_bytes,
+            spare_bytes=self.config.spare_bytes,
+        )
+        self.slots = LogSlots(
+            self.upstream,
+            self.cache,
+            fresh_s=self.config.fresh_s,
+            most_waiters=self.config.most_waiters,
+            on_news=lambda: self.news(),
+            clock=clock,
+        )
+        self.usage = RelayUsage()
+        self._pinned_key = pinned_key
+        self._clock = clock
+        self._stop = threading.Event()
+        fetching = FetchConfig(parallel=self.config.parallel, attempts=3)
+        self._fetcher = Fetcher(self.upstream, self.cache.incoming, fetching, stop=self._stop)
+        self._flights: Flights[None] = Flights()
+        self._passing: Flights[bytes | None] = Flights()
+        self._bulk = ThreadPoolExecutor(self.config.parallel, thread_name_prefix="skerry-relay")
+        self._quick = ThreadPoolExecutor(_QUICK, thread_name_prefix="skerry-relay-log")
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._fulls: dict[str, Full] = {}  # by prefix
+        self._commits = self._skips = 0  # how many of the log's are in these two
+        self._hints: dict[str, tuple[float, bytes | None]] = {}
+
+    @property
+    def joined(self) -> int:
+        """How many requests waited for what another one was fetching."""
+        return self._flights.joined + self.slots.flights.joined + self._passing.joined
+
+    def learned(self, state: LogState, records: Iterable[Record]) -> None:
+        """Take over what the relay's own agent has verified."""
+        with self._lock:
+            commits = state.commits
+            for number in range(self._commits, len(commits)):
+                self._note(commits[number])
+            for at in range(self._skips, len(state.skips)):
+                self._note(state.skips[at])
+            self._commits, self._skips = len(commits), len(state.skips)
+        self.slots.learned(state, records)
+
+    def named(self, key: str) -> Digest:
+        """Return the digest that the object must have.  Raises Unreferenced."""
+        digest = keys.named_digest(key)
+        return self._file(key).digest if digest is None else digest
+
+    def open(self, key: str) -> Kept | None:
+        """Return the object if it is here and verified.  Raises Unreferenced."""
+        return self.cache.open(self.named(key))
+
+    def fetch(self, key: str) -> None:
+        """Have the object here, verified.
+
+        Raises Unreferenced, NotFound, NoRoom, FetchError, Tampered, StoreError or Stopped.
+        """
+        digest = self.named(key)
+        self._flights.run(digest, lambda: self._fetch(key, digest))
+
+    def begin(self, key: str) -> Future[None]:
+        """Do the same in a thread of the relay; do not cancel it."""
+        digest = self.named(key)
+        return self._flights.start(digest, lambda: self._fetch(key, digest), self._bulk)
+
+    def begin_record(self, seq: int) -> Future[bytes | None]:
+        """Read a slot of the log in a thread of the relay; do not cancel it."""
+        return self.slots.begin(seq, self._quick)
+
+    def passing(self, key: str) -> bytes | None:
+        """Return a hint, remembered for `fresh_s`, or a checkpoint that the run's key has signed.
+
+        Raises StoreError.
+        """
+        return self._passing.run(key, lambda: self._pass(key))
+
+    def begin_passing(self, key: str) -> Future[bytes | None]:
+        """Do the same in a thread of the relay; do not cancel it."""
+        return self._passing.start(key, lambda: self._pass(key), self._quick)
+
+    def stop(self) -> None:
+        """End what is under way: whoever waits is refused."""
+        self._stop.set()
+        self.slots.close()
+
+    def close(self) -> None:
+        """Stop, and wait for the relay's threads."""
+        self.stop()
+        self._bulk.shutdown()
+        self._quick.shutdown()
+
+    def to_json(self) -> Mapping[str, int]:
+        """Return a JSON-ready snapshot, at once."""
+        traffic, usage = self.upstream.usage(), self.usage
+        return {
+            "upstream_bytes": traffic.bytes_down,
+            "upstream_requests": sum(traffic.requests.values()),
+            "served_bytes": usage.served_bytes,
+            "hits": usage.hits,
+            "misses": usage.misses,
+            "coalesced": self.joined,
+            "refused": usage.refused,
+            "waiting": self.slots.waiting,
+            "cache_bytes": self.cache.nbytes,
+            "head": self.slots.head,
+        }
+
+    def _note(self, what: Commit | Skip) -> None:
+        for pack in what.packs:
+            self._sizes[pack.key] = pack.size
+            if len(self._sizes) > _SIZES:
+                del self._sizes[next(iter(self._sizes))]
+        if isinstance(what, Commit) and what.full is not None:
+            self._fulls[what.full.prefix] = what.full
+
+    def _file(self, key: str) -> ObjectRef:
+        prefix = "/".join(key.split("/", 2)[:2])
+        name = key[len(prefix) + 1 :]
+        with self._lock:
+            full = self._fulls.get(prefix)
+        for file in () if full is None else full.files:
+            if file.name == name:
+                assert full is not None
+                return full.ref(file)
+        raise Unreferenced(key)
+
+    def _fetch(self, key: str, digest: Digest) -> None:
+        if self.cache.verify(digest):
+            return
+        try:
+            limit = _SMALL.get(key.partition("/")[0] + "/")
+            if limit is None:
+                self._fetch_large(key, digest)
+            else:
+                self._fetch_small(key, digest, limit)
+        except NoRoom as error:
+            logger.warning("relay refuses key=%s error=%s", key, error)
+            raise
+
+    def _fetch_large(self, key: str, digest: Digest) -> None:
+        if key.startswith(keys.FULL_PREFIX):
+            ref = self._file(key)
+        else:
+            with self._lock:
+                size = self._sizes.get(key)
+            ref = ObjectRef(key=key, size=size or self.upstream.size(key), digest=digest)
+        with self.cache.room(digest, ref.size) as path:
+            try:
+                self._fetcher.fetch_to(ref, path)
+            except ObjectUnavailable:
+                self.upstream.size(key)  # raises NotFound for one that has been collected
+                raise
+
+    def _fetch_small(self, key: str, digest: Digest, limit_bytes: int) -> None:
+        data = self.upstream.get(key, limit_bytes=limit_bytes)
+        if digest_bytes(data) != digest:
+            raise Tampered(key, expected=digest, found=digest_bytes(data))
+        with self.cache.room(digest, len(data)) as path:
+            path.write_bytes(data)
+
+    def _pass(self, key: str) -> bytes | None:
+        if not key.startswith(keys.CHECKPOINT_PREFIX):
+            return self._hint(key)
+        seq = keys.parse_checkpoint(key)
+        first = self.slots.get(0)  # of this run, and so is then what is kept
+        kept = self.cache.kept(_checkpoint(seq))
+        return self._checkpoint(key, seq, first or b"") if kept is None else kept
+
+    def _hint(self, key: str) -> bytes | None:
+        with self._lock:
+            asked_at, data = self._hints.get(key, (-self.config.fresh_s, None))
+        if self._clock() - asked_at < self.config.fresh_s:
+            return data
+        limit = HINT_LIMIT_BYTES if key == keys.HINT else _COST_LIMIT_BYTES
+        try:
+            data = self.upstream.get(key, limit_bytes=limit)
+        except NotFound:
+            data = None
+        with self._lock:
+            self._hints[key] = self._clock(), data
+        return data
+
+    def _checkpoint(self, key: str, seq: int, first: bytes) -> bytes | None:
+        """Return a checkpoint if it is sound, and keep it: its slot never gets another one."""
+        try:
+            data = self.upstream.get(key, limit_bytes=checkpoint.CHECKPOINT_LIMIT_BYTES)
+        except NotFound:
+            return None
+        try:
+            begun = LogState(pinned_key=self._pinned_key).apply(first)
+            checkpoint.read(data, begun, seq=seq)
+        except BulletinError as error:
+            logger.warning("%s is not handed on: %s", key, error)
+            return None
+        with suppress(NoRoom, OSError):
+            self.cache.keep(_checkpoint(seq), data)
+        return data
+
+
+@dataclass(slots=True, kw_only=True)
+class RelayUsage:
+    """What neighbours were given.  Written by the event loop alone."""
+
+    hits: int = 0
+    misses: int = 0
+    refused: int = 0
+    served_bytes: int = 0
+
+
+def kind_of(key: str) -> str | None:
+    """Return which part of a bulletin a relay serves the key from, None: from none.
+
+    Status of islands, scratch objects and whatever else lies there are not handed on.
+    """
+    try:
+        keys.check_key(key)
+        match key.partition("/")[0] + "/":
+            case keys.LOG_PREFIX:
+                keys.parse_log(key)
+                return "log"
+            case keys.CHECKPOINT_PREFIX:
+                keys.parse_checkpoint(key)
+                return "passing"
+            case keys.FULL_PREFIX:
+                prefix, _, name = key[len(keys.FULL_PREFIX) :].partition("/")
+                keys.parse_full_prefix(keys.FULL_PREFIX + prefix)
+                return "object" if name else None
+    except InvalidKey:
+        return None
+    if key in (keys.HINT, keys.COST):
+        return "passing"
+    return None if keys.named_digest(key) is None else "object"
+
+
+def _checkpoint(seq: int) -> str:
+    return f"checkpoint-{seq:020d}"
+
+
+def _nothing() -> None:
+    """Nobody listens."""
