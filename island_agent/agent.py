@@ -19,7 +19,7 @@ from skerry.inference.engine import Engine
 from skerry.inference.gate import AdmissionGate
 from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
-from skerry.island_agent.errors import ObjectCorrupt, Stopped
+from skerry.island_agent.errors import LogBehind, ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook, no_hook
@@ -30,6 +30,9 @@ from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
 
 logger = logging.getLogger(__name__)
+
+# Whoever handed this on may be at fault, and not the bulletin.
+_DOUBTFUL = (ObjectCorrupt, Tampered, RecordInvalid, CodecError, LogBehind)
 
 
 class Agent:
@@ -201,7 +204,7 @@ class Agent:
                 self.state.fail(error, self.state.phase)
                 logger.warning("pass failed phase=%s error=%r", self.state.phase, error)
                 self.state.phase = "retrying"
-                if isinstance(error, ObjectCorrupt | Tampered | RecordInvalid | CodecError):
+                if isinstance(error, _DOUBTFUL):
                     self._on_doubt()
                 await self._sleep(retry_s)
                 retry_s = min(2 * retry_s, self.config.retry_limit_s)

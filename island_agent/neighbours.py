@@ -45,7 +45,7 @@ def join(
     engines: Mapping[str, Engine] | None = None,
 ) -> Joined:
     """Put an agent together that follows the run at `bulletin`.  Raises UnsupportedStore."""
-    store = road = open_relayed(bulletin, neighbours.upstream)
+    store = road = open_relayed(bulletin, neighbours.upstream, pinned=pinned_key is not None)
     relay = None
     if neighbours.relay is not None:
         directory = config.directory / "relay"

@@ -35,6 +35,10 @@ except ModuleNotFoundError as error:
 
 logger = logging.getLogger(__name__)
 
+# Longer than clients keep theirs (15 s in aiohttp): whoever closes first must not be the one that
+# may be sent a request at that moment.
+KEEP_ALIVE_S = 75
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
@@ -107,6 +111,8 @@ async def serve(
             build_app(agent, server=config.server, relay=relay),
             log_config=None,
             lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            access_log=relay is None,  # neighbours read in ranges of a mebibyte
             timeout_graceful_shutdown=max(1, int(config.shutdown_s)),
         )
     )

@@ -57,8 +57,10 @@ def open_store(url: str) -> ObjectStore:
     return Mirrored([_open(one, RetryConfig(read_s=_MIRROR_READ_S)) for one in urls])
 
 
-def open_relayed(url: str, relays: Sequence[str]) -> ObjectStore:
+def open_relayed(url: str, relays: Sequence[str], *, pinned: bool = False) -> ObjectStore:
     """Return the store at `url`, read through relays first, in the order of their addresses.
+
+    `pinned`: the reader knows the run's key.
 
     Raises UnsupportedStore, also for a relay that is not at an http address.
     """
@@ -66,7 +68,7 @@ def open_relayed(url: str, relays: Sequence[str]) -> ObjectStore:
     for relay in reversed(relays):
         if not relay.startswith(("http://", "https://")):
             raise UnsupportedStore(f"expected http://host:port/bulletin, found {relay!r:.80}")
-        store = Relayed(_open(relay, RetryConfig(read_s=_MIRROR_READ_S)), store)
+        store = Relayed(_open(relay, RetryConfig(read_s=_MIRROR_READ_S)), store, pinned=pinned)
     return store
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
+from skerry.bulletin import keys
 from skerry.bulletin.errors import NotFound, ObjectChanged, StoreError, StoreUnavailable
-from skerry.bulletin.keys import LOG_PREFIX, named_digest
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import DigestStream, digest_bytes
 
@@ -30,8 +30,8 @@ class RelayTrust:
 
     Its word that a record is not there yet holds for `log_s` seconds in a row; then the bulletin
     itself is asked once.  An object that it says is on its way is waited for: `patience_s`, and a
-    second more for every `slowest_bytes_s` bytes.  One that gave no answer is left alone for
-    `pause_s`, one that gave wrong bytes for `bench_s`.
+    second more for every `slowest_bytes_s` bytes.  It is left alone for `pause_s` when it gave no
+    answer or was found to be behind, for `bench_s` when it gave wrong bytes.
     """
 
     log_s: float = 60.0
@@ -59,14 +59,19 @@ class Relayed:
         behind: ObjectStore,
         trust: RelayTrust | None = None,
         *,
+        pinned: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Unless the reader has `pinned` the run's key, slot 0 is read past the relay: it says
+        which run this is, and by whose key everything after it is verified.
+        """
         self._relay = relay
         self._behind = behind
         self._trust = trust or RelayTrust()
         self._clock = clock
         self._sleep = sleep
+        self._own = () if pinned else (keys.log(0),)
         self._lock = Lock()
         self._away_until = 0.0
         self._looked_at = clock()  # when the bulletin itself last said how far the log goes
@@ -82,12 +87,16 @@ class Relayed:
             return store.get(key, limit_bytes=limit_bytes)
 
         data = self._asked(key, ask, limit_bytes)
-        if data is not None and (digest := named_digest(key)) is not None:
+        if data is not None and (digest := keys.named_digest(key)) is not None:
             if digest_bytes(data) == digest:
                 return data
             self._lied(key)
             data = None
-        return ask(self._behind) if data is None else data
+        if data is None:
+            data = ask(self._behind)
+            if key.startswith(keys.LOG_PREFIX) and key not in self._own and self._usable():
+                self._leave(self._trust.pause_s, f"it does not have {key}")  # nor those after it
+        return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         def ask(store: ObjectStore) -> bytes:
@@ -118,7 +127,7 @@ class Relayed:
                 position += len(piece)
                 yield piece
             if position == stop:
-                digest = named_digest(key)
+                digest = keys.named_digest(key)
                 differs = whole is not None and digest is not None and whole.digest() != digest
                 if differs and self._is_whole(key, stop):
                     self._lied(key)
@@ -145,9 +154,9 @@ class Relayed:
 
         Raises NotFound for a record that is not there yet, if the relay's word is good for that.
         """
-        if not self._usable():
+        if key in self._own or not self._usable():
             return None
-        deadline = self._deadline(nbytes if named_digest(key) else 0)
+        deadline = self._deadline(nbytes if keys.named_digest(key) else 0)
         while True:
             try:
                 return ask(self._relay)
@@ -205,7 +214,7 @@ class Relayed:
 
     def _is_believed(self, key: str) -> bool:
         """Say whether the relay's word that `key` is not there is enough."""
-        if not key.startswith(LOG_PREFIX):
+        if not key.startswith(keys.LOG_PREFIX):
             return False
         with self._lock:
             now = self._clock()

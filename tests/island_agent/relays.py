@@ -17,6 +17,7 @@ from skerry.bulletin.store import ObjectStore
 from skerry.island_agent.relay import Relay, RelayConfig
 from skerry.island_agent.relay_http import relay_router
 from skerry.island_agent.relay_store import RelayStore
+from skerry.island_agent.service import KEEP_ALIVE_S
 
 SMALL = RelayConfig(cache_bytes=64 << 20, spare_bytes=0, hold_s=20)
 
@@ -32,7 +33,13 @@ def http_server(app: FastAPI) -> Iterator[str]:
     """Serve an application from a thread; yields its address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     server = _Server(
-        uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+        )
     )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()

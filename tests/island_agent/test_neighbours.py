@@ -10,10 +10,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from fastapi import FastAPI, Response
+from fastapi.responses import FileResponse
 
 from skerry.bulletin import keys
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.stores import Metered, open_store
+from skerry.bulletin.signing import Signer
+from skerry.bulletin.stores import Metered, Relayed, open_store
 from skerry.bulletin.stores.local import LocalStore
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
@@ -22,6 +25,8 @@ from skerry.island_agent.service import build_app
 from tests.island_agent.relays import SMALL, http_server
 from tests.island_agent.runs import Run, assert_is, make_run
 from tests.servers.web import WebServer, serve
+
+SIGNER = Signer.from_seed(bytes(32))  # islands pin it, as those behind a relay should
 
 
 def config(directory: Path) -> AgentConfig:
@@ -56,6 +61,10 @@ async def running(joined: Joined) -> AsyncIterator[Agent]:
             joined.relay.close()
 
 
+def joined(directory: Path, bulletin: str, neighbours: Neighbours) -> Joined:
+    return join(config(directory), bulletin, neighbours, pinned_key=SIGNER.public_key)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.01)
@@ -77,14 +86,16 @@ def hint_bytes(server: WebServer, run: Run) -> int:
 async def behind_one_relay(directory: Path, followers: int) -> None:
     """Followers start from nothing, then follow three more versions, all through one relay."""
     root = directory / "bulletin"
-    run = make_run(2, store=LocalStore(root), words=40_000)
+    run = make_run(2, store=LocalStore(root), words=40_000, signer=SIGNER)
     with ExitStack() as stack:
         far = stack.enter_context(serve(root))  # what the relay reads
         past = stack.enter_context(serve(root))  # what a follower would read past the relay
         lone = stack.enter_context(serve(root))  # what an agent without neighbours reads
         metered = Metered(open_store(lone.url))
-        single = Agent(config(directory / "lone"), BulletinReader(metered))
-        head = join(config(directory / "head"), far.url, Neighbours(relay=SMALL))
+        single = Agent(
+            config(directory / "lone"), BulletinReader(metered, pinned_key=SIGNER.public_key)
+        )
+        head = joined(directory / "head", far.url, Neighbours(relay=SMALL))
         assert head.relay is not None
         relay = head.relay
         address = stack.enter_context(http_server(build_app(head.agent, relay=relay)))
@@ -93,15 +104,15 @@ async def behind_one_relay(directory: Path, followers: int) -> None:
             gc.collect()
             before = resident()
             async with AsyncExitStack() as islands:
-                joined = [
-                    join(
-                        config(directory / f"island-{n}"),
+                everybody = [
+                    joined(
+                        directory / f"island-{n}",
                         past.url,
                         Neighbours(upstream=[f"{address}/bulletin"]),
                     )
                     for n in range(followers)
                 ]
-                agents = [await islands.enter_async_context(running(one)) for one in joined]
+                agents = [await islands.enter_async_context(running(one)) for one in everybody]
                 for newest in (2, 3, 4, 5):
                     if newest > 2:
                         run.extend(1)
@@ -143,21 +154,21 @@ async def page(url: str) -> str:
 
 def test_a_relay_of_a_relay_and_an_island_whose_relay_goes_away(tmp_path: Path) -> None:
     root = tmp_path / "bulletin"
-    run = make_run(1, store=LocalStore(root))
+    run = make_run(1, store=LocalStore(root), signer=SIGNER)
 
     async def main() -> None:
         with serve(root) as far, ExitStack() as servers:
-            head = join(config(tmp_path / "head"), far.url, Neighbours(relay=SMALL))
+            head = joined(tmp_path / "head", far.url, Neighbours(relay=SMALL))
             first = servers.enter_context(http_server(build_app(head.agent, relay=head.relay)))
-            middle = join(
-                config(tmp_path / "middle"),
+            middle = joined(
+                tmp_path / "middle",
                 far.url,
                 Neighbours(relay=SMALL, upstream=[f"{first}/bulletin"]),
             )
             async with running(head), running(middle):
                 with http_server(build_app(middle.agent, relay=middle.relay)) as second:
-                    island = join(
-                        config(tmp_path / "island"),
+                    island = joined(
+                        tmp_path / "island",
                         far.url,
                         Neighbours(upstream=[f"{second}/bulletin"]),
                     )
@@ -169,8 +180,8 @@ def test_a_relay_of_a_relay_and_an_island_whose_relay_goes_away(tmp_path: Path) 
                         assert middle.relay is not None
                         middle.relay.stop()
                 async with running(
-                    join(
-                        config(tmp_path / "island"),
+                    joined(
+                        tmp_path / "island",
                         far.url,
                         Neighbours(upstream=[f"{second}/bulletin"]),
                     )
@@ -180,6 +191,51 @@ def test_a_relay_of_a_relay_and_an_island_whose_relay_goes_away(tmp_path: Path) 
 
     asyncio.run(main())
     assert_is(tmp_path / "island" / "mirror", run.versions[3])
+
+
+@pytest.mark.parametrize("lie", ["log", "packs", "full", "layouts", "hint", "all", "old", "none"])
+def test_whatever_a_relay_says_its_islands_get_the_newest_version(tmp_path: Path, lie: str) -> None:
+    root = tmp_path / "bulletin"
+    run = make_run(1, store=LocalStore(root), signer=SIGNER)
+    old = run.writer.reader.state.seq
+    run.extend(1)
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/bulletin/{key:path}")
+    async def answer(key: str) -> Response:
+        """Serve the bulletin with something wrong about it."""
+        headers = {"X-Skerry-Relay": "1"}
+        path = root / key
+        too_new = key.startswith("log/") and lie == "old" and keys.parse_log(key) > old
+        if lie == "none" or too_new or not path.is_file():
+            return Response(status_code=404, headers=headers)
+        if lie == "all" or key.startswith(f"{lie}/"):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            lies = tmp_path / "lies" / key
+            if not lies.exists():
+                lies.parent.mkdir(parents=True, exist_ok=True)
+                lies.write_bytes(data)
+            return FileResponse(lies, headers=headers)
+        return FileResponse(path, headers=headers)
+
+    async def main() -> None:
+        with http_server(app) as url:
+            relays = [f"{url}/bulletin"]
+            island = joined(tmp_path / "island", str(root), Neighbours(upstream=relays))
+            if lie in ("old", "none"):  # a minute for those who wait for it
+                assert isinstance(island.agent.reader.store, Relayed)
+                island.agent.reader.store.distrust()
+            async with running(island) as agent:
+                await until(lambda: agent.state.version == 2)
+            if lie == "old":  # an island that comes back does not fall behind what it holds
+                island = joined(tmp_path / "island", str(root), Neighbours(upstream=relays))
+                async with running(island) as agent:
+                    run.extend(1)
+                    await until(lambda: agent.state.version == 3)
+
+    asyncio.run(main())
+    assert_is(tmp_path / "island" / "mirror", run.versions[-1])
 
 
 def test_ten_agents_behind_one_relay_cost_the_wan_one_fetch(tmp_path: Path) -> None:

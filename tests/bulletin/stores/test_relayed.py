@@ -140,12 +140,17 @@ def test_a_record_that_the_relay_has_not_is_asked_of_the_bulletin_now_and_then()
     relay, behind = MemoryStore(), Metered(MemoryStore())
     store = relayed(relay, behind, clock)
     behind.inner.put(keys.log(7), [b"withheld"])
+    behind.inner.put(keys.log(8), [b"withheld, too"])
     for _ in range(int(TRUST.log_s)):
         with pytest.raises(NotFound):
             store.get(keys.log(7), limit_bytes=100)
         clock.now += 1
     assert store.get(keys.log(7), limit_bytes=100) == b"withheld"
     assert behind.usage().requests == {"get": 1}
+    assert store.get(keys.log(8), limit_bytes=100) == b"withheld, too"  # all of them, at once
+    clock.now += TRUST.pause_s
+    with pytest.raises(NotFound):
+        store.get(keys.log(8), limit_bytes=100)
 
 
 def test_other_objects_that_the_relay_has_not_are_asked_of_the_bulletin_at_once() -> None:
@@ -199,13 +204,22 @@ def test_a_relay_without_an_answer_is_left_alone_for_a_while() -> None:
 def test_distrust_reads_past_every_relay() -> None:
     clock, behind = Clock(), MemoryStore()
     first, second = Twisted(), Twisted()
-    behind.put(keys.log(0), [b"right"])
+    behind.put(keys.log(1), [b"right"])
     for relay in (first, second):
-        relay.put(keys.log(0), [b"wrong"])
+        relay.put(keys.log(1), [b"wrong"])
     store = relayed(first, relayed(second, behind, clock), clock)
-    assert store.get(keys.log(0), limit_bytes=9) == b"wrong"
+    assert store.get(keys.log(1), limit_bytes=9) == b"wrong"
     store.distrust()
-    assert store.get(keys.log(0), limit_bytes=9) == b"right"
+    assert store.get(keys.log(1), limit_bytes=9) == b"right"
+
+
+def test_which_run_it_is_only_a_pinned_reader_lets_a_relay_say() -> None:
+    relay, behind = MemoryStore(), MemoryStore()
+    relay.put(keys.log(0), [b"another run"])
+    behind.put(keys.log(0), [b"the run"])
+    assert Relayed(relay, behind).get(keys.log(0), limit_bytes=99) == b"the run"
+    # Whose reader refuses it: its key is another one.
+    assert Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99) == b"another run"
 
 
 def test_a_relay_is_at_an_http_address() -> None:
