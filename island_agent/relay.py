@@ -36,6 +36,7 @@ from skerry.island_agent.relay_log import LogSlots
 
 logger = logging.getLogger(__name__)
 
+_READERS = 4  # of this host's disk
 _QUICK = 16  # records and hints that are read from upstream at one time
 _SIZES = 65_536  # packs whose size is remembered; of others it is asked for
 _COST_LIMIT_BYTES = 1 << 20
@@ -121,6 +122,7 @@ class Relay:
         self._flights: Flights[None] = Flights()
         self._passing: Flights[bytes | None] = Flights()
         self._bulk = ThreadPoolExecutor(self.config.parallel, thread_name_prefix="skerry-relay")
+        self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="skerry-relay-disk")
         self._quick = ThreadPoolExecutor(_QUICK, thread_name_prefix="skerry-relay-log")
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
@@ -152,6 +154,14 @@ class Relay:
     def open(self, key: str) -> Kept | None:
         """Return the object if it is here and verified.  Raises Unreferenced."""
         return self.cache.open(self.named(key))
+
+    def holds(self, key: str) -> bool:
+        """Say whether `open` would return the object.  Raises Unreferenced."""
+        return self.cache.holds(self.named(key))
+
+    def part(self, key: str) -> Path:
+        """Return where the object lies while it is being read.  Raises Unreferenced."""
+        return self.cache.part(self.named(key))
 
     def fetch(self, key: str) -> None:
         """Have the object here, verified.
@@ -189,8 +199,8 @@ class Relay:
     def close(self) -> None:
         """Stop, and wait for the relay's threads."""
         self.stop()
-        self._bulk.shutdown()
-        self._quick.shutdown()
+        for pool in (self._bulk, self._quick, self.readers):
+            pool.shutdown()
 
     def to_json(self) -> Mapping[str, int]:
         """Return a JSON-ready snapshot, at once."""

@@ -82,6 +82,16 @@ class RelayCache:
                 return None
             return Kept(file, entry.nbytes)
 
+    def holds(self, digest: Digest) -> bool:
+        """Say whether a verified object is here."""
+        with self._lock:
+            entry = self._entries.get(digest)
+            return entry is not None and entry.verified
+
+    def part(self, digest: Digest) -> Path:
+        """Return where an object lies while it is being made."""
+        return self.incoming / f"{digest}{_PART}"
+
     def verify(self, digest: Digest) -> bool:
         """Hash what an earlier process left; what differs is removed.  Say whether it is kept."""
         with self._lock:
@@ -108,7 +118,7 @@ class RelayCache:
         What the body left half done in `incoming` may be resumed, until its room is needed.  Raises
         NoRoom, also when the disk fills up meanwhile.
         """
-        part = self.incoming / f"{digest}{_PART}"
+        part = self.part(digest)
         path = self._objects / digest
         with self._lock:
             self._forget(part.name)

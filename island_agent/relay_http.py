@@ -16,7 +16,7 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, ParamSpec, TypeVar
@@ -59,7 +59,6 @@ class _Face:
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="skerry-relay-http")
         self._streams = asyncio.Semaphore(relay.config.streams)
 
     async def answer(self, request: Request) -> Response:
@@ -196,7 +195,7 @@ class _Face:
     async def _blocking(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run what touches the disk and waits for nobody."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, partial(work, *args, **kwargs)
+            self._relay.readers, partial(work, *args, **kwargs)
         )
 
 

@@ -217,6 +217,54 @@ def test_without_room_an_own_agent_reads_past_the_relay(
     assert body(relay, key) == data
 
 
+def test_the_own_agent_reads_along_while_an_object_arrives(
+    open_relay: Callable[..., Relay],
+) -> None:
+    run = make_run(0, words=400_000)
+    full = run.writer.reader.state.commits[0].full
+    assert full is not None
+    ref = max(full.objects, key=lambda ref: ref.size)
+    go_on = threading.Event()
+
+    def slow(name: str, start: int, data: bytes) -> bytes:
+        assert start < 500_000 or go_on.wait(60)
+        return data
+
+    store = TwistedStore(run.store, slow)
+    relay = open_relay(store)
+    caught_up(relay)
+    before = relay.upstream.usage()
+    stream = RelayStore(relay).stream(ref.key, 0, ref.size)
+    first = next(stream)
+    assert 0 < len(first) <= 500_000
+    assert not relay.holds(ref.key)
+    go_on.set()
+    data = run.store.get(ref.key, limit_bytes=1 << 30)
+    assert first + b"".join(stream) == data
+    assert body(relay, ref.key) == data
+    assert (relay.upstream.usage() - before).bytes_down == ref.size
+
+
+def test_an_own_agent_goes_on_past_a_relay_that_gives_up(open_relay: Callable[..., Relay]) -> None:
+    run = make_run(0)
+    full = run.writer.reader.state.commits[0].full
+    assert full is not None
+    ref = max(full.objects, key=lambda ref: ref.size)
+    failures = 3  # as often as a relay tries
+
+    def broken(name: str, start: int, data: bytes) -> bytes:
+        nonlocal failures
+        if start >= 5000 and failures:
+            failures -= 1
+            raise StoreUnavailable(name, "broken")
+        return data
+
+    relay = open_relay(TwistedStore(run.store, broken))
+    caught_up(relay)
+    data = run.store.get(ref.key, limit_bytes=1 << 30)
+    assert b"".join(RelayStore(relay).stream(ref.key, 0, ref.size)) == data
+
+
 # The log.
 
 
