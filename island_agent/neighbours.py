@@ -11,7 +11,8 @@ from skerry.bulletin.stores import Relayed, open_relayed
 from skerry.inference.engine import Engine
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
-from skerry.island_agent.relay import Relay, RelayConfig
+from skerry.island_agent.relay import Relay
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_store import RelayStore
 from skerry.island_agent.watch import LogWatcher
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.bulletin import checkpoint, keys
-from skerry.bulletin.errors import BulletinError, InvalidKey, NotFound, Tampered
+from skerry.bulletin.errors import BulletinError, NotFound, Tampered
 from skerry.bulletin.hint import HINT_LIMIT_BYTES
 from skerry.bulletin.reader import LAYOUT_LIMIT_BYTES, STORED_MANIFEST_LIMIT_BYTES
-from skerry.bulletin.records import Commit, Full, ObjectRef, Record, Skip
+from skerry.bulletin.records import ObjectRef, Record
 from skerry.bulletin.signing import PublicKey
 from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
@@ -32,54 +32,19 @@ from skerry.island_agent.errors import NoRoom, ObjectUnavailable
 from skerry.island_agent.fetch import FetchConfig, Fetcher
 from skerry.island_agent.flights import Flights
 from skerry.island_agent.relay_cache import Kept, RelayCache
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_log import LogSlots
+from skerry.island_agent.relay_refs import References
 
 logger = logging.getLogger(__name__)
 
 _READERS = 4  # of this host's disk
 _QUICK = 16  # records and hints that are read from upstream at one time
-_SIZES = 65_536  # packs whose size is remembered; of others it is asked for
 _COST_LIMIT_BYTES = 1 << 20
 _SMALL = {
     keys.LAYOUT_PREFIX: LAYOUT_LIMIT_BYTES,
     keys.MANIFEST_PREFIX: STORED_MANIFEST_LIMIT_BYTES,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayConfig:
-    """What a relay keeps and endures.
-
-    At most `cache_bytes` on disk, of which `spare_bytes` stay free, and `parallel` objects read
-    from upstream at one time.  A request waits up to `hold_s` for an object that is on its way,
-    then it is told to come back.  `fresh_s` is how long "not there yet" is remembered;
-    `most_wait_s` and `most_waiters` bound who waits for the next record.  At most `streams` bodies
-    are sent at one time; one of which nothing is taken for `stall_s` ends.
-    """
-
-    cache_bytes: int = 64 * 1024**3
-    spare_bytes: int = 1024**3
-    parallel: int = 4
-    hold_s: float = 5.0
-    fresh_s: float = 1.0
-    most_wait_s: float = 30.0
-    most_waiters: int = 1024
-    streams: int = 256
-    stall_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        if min(self.cache_bytes, self.parallel, self.streams) < 1:
-            raise ValueError("cache_bytes, parallel and streams are at least 1")
-        if min(self.spare_bytes, self.most_waiters) < 0:
-            raise ValueError("spare_bytes and most_waiters are not negative")
-        if not 0 <= self.fresh_s <= 1:
-            raise ValueError(f"fresh_s is at most a second, found {self.fresh_s}")
-        if min(self.hold_s, self.most_wait_s, self.stall_s) <= 0:
-            raise ValueError("hold_s, most_wait_s and stall_s are positive")
-
-
-class Unreferenced(Exception):
-    """No record that the agent has read names the object: it may have to read the newest first."""
 
 
 class Relay:
@@ -125,9 +90,7 @@ class Relay:
         self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="skerry-relay-disk")
         self._quick = ThreadPoolExecutor(_QUICK, thread_name_prefix="skerry-relay-log")
         self._lock = threading.Lock()
-        self._sizes: dict[str, int] = {}
-        self._fulls: dict[str, Full] = {}  # by prefix
-        self._commits = self._skips = 0  # how many of the log's are in these two
+        self._refs = References()
         self._hints: dict[str, tuple[float, bytes | None]] = {}
 
     @property
@@ -137,19 +100,13 @@ class Relay:
 
     def learned(self, state: LogState, records: Iterable[Record]) -> None:
         """Take over what the relay's own agent has verified."""
-        with self._lock:
-            commits = state.commits
-            for number in range(self._commits, len(commits)):
-                self._note(commits[number])
-            for at in range(self._skips, len(state.skips)):
-                self._note(state.skips[at])
-            self._commits, self._skips = len(commits), len(state.skips)
+        self._refs.learned(state)
         self.slots.learned(state, records)
 
     def named(self, key: str) -> Digest:
         """Return the digest that the object must have.  Raises Unreferenced."""
         digest = keys.named_digest(key)
-        return self._file(key).digest if digest is None else digest
+        return self._refs.file(key).digest if digest is None else digest
 
     def open(self, key: str) -> Kept | None:
         """Return the object if it is here and verified.  Raises Unreferenced."""
@@ -218,25 +175,6 @@ class Relay:
             "head": self.slots.head,
         }
 
-    def _note(self, what: Commit | Skip) -> None:
-        for pack in what.packs:
-            self._sizes[pack.key] = pack.size
-            if len(self._sizes) > _SIZES:
-                del self._sizes[next(iter(self._sizes))]
-        if isinstance(what, Commit) and what.full is not None:
-            self._fulls[what.full.prefix] = what.full
-
-    def _file(self, key: str) -> ObjectRef:
-        prefix = "/".join(key.split("/", 2)[:2])
-        name = key[len(prefix) + 1 :]
-        with self._lock:
-            full = self._fulls.get(prefix)
-        for file in () if full is None else full.files:
-            if file.name == name:
-                assert full is not None
-                return full.ref(file)
-        raise Unreferenced(key)
-
     def _fetch(self, key: str, digest: Digest) -> None:
         if self.cache.verify(digest):
             return
@@ -252,11 +190,10 @@ class Relay:
 
     def _fetch_large(self, key: str, digest: Digest) -> None:
         if key.startswith(keys.FULL_PREFIX):
-            ref = self._file(key)
+            ref = self._refs.file(key)
         else:
-            with self._lock:
-                size = self._sizes.get(key)
-            ref = ObjectRef(key=key, size=size or self.upstream.size(key), digest=digest)
+            size = self._refs.size(key) or self.upstream.size(key)
+            ref = ObjectRef(key=key, size=size, digest=digest)
         with self.cache.room(digest, ref.size) as path:
             try:
                 self._fetcher.fetch_to(ref, path)
@@ -310,6 +247,14 @@ class Relay:
         return data
 
 
+def _checkpoint(seq: int) -> str:
+    return f"checkpoint-{seq:020d}"
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RelayUsage:
     """What neighbours were given.  Written by the event loop alone."""
@@ -318,36 +263,3 @@ class RelayUsage:
     misses: int = 0
     refused: int = 0
     served_bytes: int = 0
-
-
-def kind_of(key: str) -> str | None:
-    """Return which part of a bulletin a relay serves the key from, None: from none.
-
-    Status of islands, scratch objects and whatever else lies there are not handed on.
-    """
-    try:
-        keys.check_key(key)
-        match key.partition("/")[0] + "/":
-            case keys.LOG_PREFIX:
-                keys.parse_log(key)
-                return "log"
-            case keys.CHECKPOINT_PREFIX:
-                keys.parse_checkpoint(key)
-                return "passing"
-            case keys.FULL_PREFIX:
-                prefix, _, name = key[len(keys.FULL_PREFIX) :].partition("/")
-                keys.parse_full_prefix(keys.FULL_PREFIX + prefix)
-                return "object" if name else None
-    except InvalidKey:
-        return None
-    if key in (keys.HINT, keys.COST):
-        return "passing"
-    return None if keys.named_digest(key) is None else "object"
-
-
-def _checkpoint(seq: int) -> str:
-    return f"checkpoint-{seq:020d}"
-
-
-def _nothing() -> None:
-    """Nobody listens."""

@@ -13,23 +13,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from starlette.types import Receive, Scope, Send
 
 from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, NotFound
 from skerry.codec.digest import digest_bytes
 from skerry.island_agent.errors import FetchError, NoRoom, Stopped
-from skerry.island_agent.relay import Relay, RelayUsage, Unreferenced, kind_of
+from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_cache import Kept
+from skerry.island_agent.relay_refs import Unreferenced, kind_of
+from skerry.island_agent.relay_response import (
+    NOTHING,
+    FileResponse,
+    byte_range,
+    conditional,
+    status_only,
+    unsatisfiable,
+)
 from skerry.island_agent.watch import MARK
 
 logger = logging.getLogger(__name__)
@@ -38,9 +45,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FOR_EVER = "public, max-age=31536000, immutable"
-_NOTHING = (0, 0)  # a range that cannot be satisfied
-_CHUNK_BYTES = 256 * 1024
-_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 _SECONDS = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?")
 
 
@@ -72,14 +76,14 @@ class _Face:
                 case "object":
                     response = await self._object(request, key)
                 case _:
-                    response = _status(404)
+                    response = status_only(404)
         except (NotFound, NoRoom):
-            response = _status(404)
+            response = status_only(404)
         except Stopped:
-            response = _status(503, retry_after_s=1)
+            response = status_only(503, retry_after_s=1)
         except (BulletinError, FetchError, OSError) as error:
             logger.warning("relay has no answer key=%s error=%s", key, error)
-            response = _status(502)
+            response = status_only(502)
         if response.status_code in (404, 502, 503) and kind_of(key) == "object":
             self._relay.usage.refused += 1
         response.headers[MARK] = "1"
@@ -91,11 +95,11 @@ class _Face:
         known, data = await self._blocking(slots.peek, seq)
         if wait is not None:
             if not _SECONDS.fullmatch(wait):
-                return _status(400)
+                return status_only(400)
             if data is None:
                 waiter = slots.wait(seq)
                 if waiter is None:
-                    return _status(503, retry_after_s=1)
+                    return status_only(503, retry_after_s=1)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(float(wait), self._relay.config.most_wait_s)):
                         await asyncio.wrap_future(waiter)
@@ -105,19 +109,19 @@ class _Face:
         if not known:
             read = await self._held(self._relay.begin_record(seq))
             if read is None:
-                return _status(503, retry_after_s=1)
+                return status_only(503, retry_after_s=1)
             data = read.result()
         if data is None:
-            return _status(404)
+            return status_only(404)
         return self._bytes(request, data, for_ever=slots.is_kept(seq))
 
     async def _small(self, request: Request, key: str) -> Response:
         read = await self._held(self._relay.begin_passing(key))
         if read is None:
-            return _status(503, retry_after_s=1)
+            return status_only(503, retry_after_s=1)
         data = read.result()
         if data is None:
-            return _status(404)
+            return status_only(404)
         return self._bytes(request, data, for_ever=key.startswith(keys.CHECKPOINT_PREFIX))
 
     async def _object(self, request: Request, key: str) -> Response:
@@ -136,7 +140,7 @@ class _Face:
             relay.news()
             kept = None
         if kept is None:  # on its way, not in a record yet, or evicted at once
-            return _status(503, retry_after_s=1)
+            return status_only(503, retry_after_s=1)
         return self._ranged(request, key, kept)
 
     async def _held(self, flight: Future[T]) -> asyncio.Future[T] | None:
@@ -148,15 +152,15 @@ class _Face:
 
     def _ranged(self, request: Request, key: str, kept: Kept) -> Response:
         etag = f'"{self._relay.named(key)}"'
-        response = _conditional(request, etag)
-        wanted = _range(request, etag, kept.size)
-        if response is None and wanted == _NOTHING:
-            response = _unsatisfiable(kept.size)
+        response = conditional(request, etag)
+        wanted = byte_range(request, etag, kept.size)
+        if response is None and wanted == NOTHING:
+            response = unsatisfiable(kept.size)
         if response is not None:
             kept.file.close()
             return response
         start, stop = wanted or (0, kept.size)
-        answer = _FileResponse(
+        answer = FileResponse(
             kept.file,
             start,
             stop,
@@ -164,7 +168,7 @@ class _Face:
             read=self._blocking,
             streams=self._streams,
             stall_s=self._relay.config.stall_s,
-            usage=self._relay.usage,
+            on_bytes=self._count,
             status=200 if wanted is None else 206,
         )
         answer.headers.update({"ETag": etag, "Cache-Control": _FOR_EVER, "Accept-Ranges": "bytes"})
@@ -174,23 +178,26 @@ class _Face:
 
     def _bytes(self, request: Request, data: bytes, *, for_ever: bool) -> Response:
         etag = f'"{digest_bytes(data)}"'
-        response = _conditional(request, etag)
+        response = conditional(request, etag)
         if response is not None:
             return response
         headers = {"ETag": etag, "Cache-Control": _FOR_EVER if for_ever else "no-cache"}
-        wanted = _range(request, etag, len(data))
+        wanted = byte_range(request, etag, len(data))
         status = 200
         if wanted is not None:
             start, stop = wanted
-            if wanted == _NOTHING:
-                return _unsatisfiable(len(data))
+            if wanted == NOTHING:
+                return unsatisfiable(len(data))
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
             data, status = data[start:stop], 206
         if request.method == "GET":
-            self._relay.usage.served_bytes += len(data)
+            self._count(len(data))
         headers["Content-Length"] = str(len(data))
         body = data if request.method == "GET" else b""
         return Response(body, status, headers, media_type="application/octet-stream")
+
+    def _count(self, nbytes: int) -> None:
+        self._relay.usage.served_bytes += nbytes
 
     async def _blocking(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run what touches the disk and waits for nobody."""
@@ -199,130 +206,7 @@ class _Face:
         )
 
 
-class _FileResponse(Response):
-    """Bytes [start, stop) of an open file, which it closes.
-
-    They are read piece by piece, in a thread.  A client that takes nothing for `stall_s` loses its
-    connection, so that nobody can hold all places.
-    """
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        start: int,
-        stop: int,
-        *,
-        head: bool,
-        read: Callable[[Callable[[int, int], bytes], int, int], Awaitable[bytes]],
-        streams: asyncio.Semaphore,
-        stall_s: float,
-        usage: RelayUsage,
-        status: int,
-    ) -> None:
-        super().__init__(status_code=status, media_type="application/octet-stream")
-        self.headers["Content-Length"] = str(stop - start)
-        self._file = file
-        self._start = start
-        self._stop = stop
-        self._head = head
-        self._in_thread = read
-        self._streams = streams
-        self._stall_s = stall_s
-        self._usage = usage
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            if self._head:
-                await send({"type": "http.response.body", "body": b""})
-                return
-            async with self._streams:
-                await self._send(send)
-
-    async def _send(self, send: Send) -> None:
-        position = self._start
-        while position < self._stop:
-            size = min(_CHUNK_BYTES, self._stop - position)
-            data = await self._in_thread(self._read, position, size)
-            position += len(data)
-            async with asyncio.timeout(self._stall_s):
-                await send(
-                    {
-                        "type": "http.response.body",
-                        "body": data,
-                        "more_body": position < self._stop,
-                    }
-                )
-            self._usage.served_bytes += len(data)
-
-    def _read(self, position: int, size: int) -> bytes:
-        self._file.seek(position)
-        data = self._file.read(size)
-        if len(data) != size:
-            raise OSError("a file of the relay's cache was cut")
-        return data
-
-
 def _seen(done: asyncio.Future[T]) -> None:
     """Take note of an error that nobody may have waited for."""
     if not done.cancelled():
         done.exception()
-
-
-def _status(status: int, *, retry_after_s: int | None = None) -> Response:
-    headers = {"Cache-Control": "no-store"}
-    if retry_after_s is not None:
-        headers["Retry-After"] = str(math.ceil(retry_after_s))
-    return Response(status_code=status, headers=headers)
-
-
-def _unsatisfiable(size: int) -> Response:
-    response = _status(416)
-    response.headers["Content-Range"] = f"bytes */{size}"
-    return response
-
-
-def _conditional(request: Request, etag: str) -> Response | None:
-    """Return the answer if a condition decides it."""
-    match = request.headers.get("if-match")
-    if match is not None and not _names(match, etag, weak=False):
-        return _status(412)
-    none_match = request.headers.get("if-none-match")
-    if none_match is not None and _names(none_match, etag, weak=True):
-        return Response(status_code=304, headers={"ETag": etag})
-    return None
-
-
-def _names(header: str, etag: str, *, weak: bool) -> bool:
-    for member in header.split(","):
-        tag = member.strip()
-        if tag == "*" or tag == etag or (weak and tag.removeprefix("W/") == etag):
-            return True
-    return False
-
-
-def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
-    """Return the one range that was asked for, clipped; None: everything.
-
-    An empty one cannot be satisfied.  Several ranges, and what is no range, are everything.
-    """
-    header = request.headers.get("range")
-    match = None if header is None else _RANGE.fullmatch(header.strip())
-    if match is None or request.headers.get("if-range", etag) != etag:
-        return None
-    first, last = match[1], match[2]
-    if not first and not last:
-        return None
-    if not first:
-        start, stop = max(size - int(last), 0), size
-    else:
-        start, stop = int(first), size if not last else min(int(last) + 1, size)
-        if last and int(last) < int(first):
-            return None
-    return (start, stop) if start < stop else _NOTHING

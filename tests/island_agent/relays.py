@@ -14,7 +14,8 @@ from fastapi import FastAPI
 
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.store import ObjectStore
-from skerry.island_agent.relay import Relay, RelayConfig
+from skerry.island_agent.relay import Relay
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_http import relay_router
 from skerry.island_agent.relay_store import RelayStore
 from skerry.island_agent.service import KEEP_ALIVE_S

@@ -17,7 +17,9 @@ from skerry.bulletin.stores import MemoryStore, Metered
 from skerry.codec.digest import digest_bytes
 from skerry.island_agent.errors import NoRoom, ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
-from skerry.island_agent.relay import Relay, RelayConfig, Unreferenced, kind_of
+from skerry.island_agent.relay import Relay
+from skerry.island_agent.relay_config import RelayConfig
+from skerry.island_agent.relay_refs import Unreferenced, kind_of
 from skerry.island_agent.relay_store import RelayStore
 from tests.bulletin.store_contract import HOSTILE_KEYS, StoreContract
 from tests.island_agent.relays import SMALL, caught_up

@@ -21,7 +21,8 @@ from skerry.bulletin.stores import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.web_store import WebStore
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.relay import Relay, RelayConfig
+from skerry.island_agent.relay import Relay
+from skerry.island_agent.relay_config import RelayConfig
 from tests.bulletin.store_contract import HOSTILE_KEYS
 from tests.island_agent.relays import caught_up, relay_at
 from tests.island_agent.runs import Run, make_run

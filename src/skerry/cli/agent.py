@@ -76,7 +76,7 @@ def agent(
     from skerry.inference.engine import Engine
     from skerry.island_agent.config import AgentConfig
     from skerry.island_agent.neighbours import Neighbours, join
-    from skerry.island_agent.relay import RelayConfig
+    from skerry.island_agent.relay_config import RelayConfig
     from skerry.island_agent.service import ServiceConfig, serve
 
     try:
