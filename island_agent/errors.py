@@ -14,7 +14,8 @@ IslandError
 │   ├── ObjectUnavailable  not readable within the stated attempts     the agent: tries later
 │   ├── ObjectCorrupt      read, but of the wrong size or digest       the agent: another path
 │   └── SpoolFull          the objects exceed the spool's limit        the operator: the limit
-├── NoRoom                 a relay's cache cannot take an object      the operator: limit or disk
+├── NoRoom                 a relay's cache cannot take an object       the operator: limit or disk
+├── Unreferenced           no record read so far names the object      the agent: reads on
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -125,6 +126,12 @@ class NoRoom(IslandError):
         super().__init__(f"{name}: {needed} bytes needed, {free} free")
         self.needed = needed
         self.free = free
+
+
+class Unreferenced(IslandError):
+    """No record that the agent has read names the object, and its key does not say what it is."""
+
+    acts = "the agent: it reads the newest records"
 
 
 class PullRefused(IslandError):

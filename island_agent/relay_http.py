@@ -25,10 +25,10 @@ from fastapi import APIRouter, Request, Response
 from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, NotFound
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import FetchError, NoRoom, Stopped
+from skerry.island_agent.errors import FetchError, NoRoom, Stopped, Unreferenced
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_cache import Kept
-from skerry.island_agent.relay_refs import Unreferenced, kind_of
+from skerry.island_agent.relay_refs import kind_of
 from skerry.island_agent.relay_response import (
     NOTHING,
     FileResponse,

@@ -8,12 +8,9 @@ from skerry.bulletin import keys
 from skerry.bulletin.errors import InvalidKey
 from skerry.bulletin.records import Commit, Full, ObjectRef, Skip
 from skerry.bulletin.state import LogState
+from skerry.island_agent.errors import Unreferenced
 
 _SIZES = 65_536  # packs whose size is remembered; of others it is asked for
-
-
-class Unreferenced(Exception):
-    """No record that the agent has read names the object: it may have to read the newest first."""
 
 
 class References:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, NotFound, ObjectTooLarge, ShortObject
 from skerry.bulletin.store import ObjectStore, check_range
-from skerry.island_agent.errors import FetchError, NoRoom
+from skerry.island_agent.errors import FetchError, NoRoom, Unreferenced
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_cache import Kept
-from skerry.island_agent.relay_refs import Unreferenced, kind_of
+from skerry.island_agent.relay_refs import kind_of
 
 _PIECE_BYTES = 1 << 20
 _LOOK_S = 0.02  # between two looks at what has arrived

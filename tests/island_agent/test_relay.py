@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from skerry.bulletin import keys
+from skerry.bulletin import checkpoint, keys
 from skerry.bulletin.errors import NotFound, StoreUnavailable, Tampered
+from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
-from skerry.bulletin.stores import MemoryStore, Metered
+from skerry.bulletin.stores import MemoryStore
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import NoRoom, ObjectCorrupt, Stopped
+from skerry.island_agent.errors import NoRoom, ObjectCorrupt, Stopped, Unreferenced
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
-from skerry.island_agent.relay_refs import Unreferenced, kind_of
+from skerry.island_agent.relay_refs import kind_of
 from skerry.island_agent.relay_store import RelayStore
 from tests.bulletin.store_contract import HOSTILE_KEYS, StoreContract
 from tests.island_agent.relays import SMALL, caught_up
@@ -387,13 +388,20 @@ def test_waiting_for_a_record_is_bounded_and_ends_with_it(tmp_path: Path) -> Non
 
 
 def test_checkpoints_are_handed_on_only_if_the_run_has_signed_them(tmp_path: Path) -> None:
-    run = make_run(1)  # unsigned: it has none
-    store = Metered(run.store)
-    run.store.put(keys.checkpoint(1), [b"{}\n"])
-    relay = Relay(store, tmp_path, SMALL)
+    signer, other = Signer.from_seed(bytes(32)), Signer.from_seed(b"x" * 32)
+    run, foreign = make_run(1, signer=signer), make_run(1, signer=other)
+    sound = checkpoint.make(run.writer.reader.state, signer)
+    seq = run.writer.reader.state.seq
+    run.store.put(keys.checkpoint(seq), [checkpoint.make(foreign.writer.reader.state, other)])
+    relay = Relay(run.store, tmp_path, SMALL)
     caught_up(relay)
-    assert relay.passing(keys.checkpoint(1)) is None
-    assert relay.passing(keys.checkpoint(2)) is None
+    assert relay.passing(keys.checkpoint(seq)) is None
+    assert relay.passing(keys.checkpoint(seq + 1)) is None
+    run.store.replace(keys.checkpoint(seq), sound)
+    before = relay.upstream.usage()
+    for _ in range(3):  # it is kept
+        assert relay.passing(keys.checkpoint(seq)) == sound
+    assert (relay.upstream.usage() - before).bytes_down == len(sound)
     assert relay.passing(keys.HINT) == run.store.get(keys.HINT, limit_bytes=1024)
     relay.close()
 
