@@ -21,6 +21,7 @@ from skerry.inference.decision import (
     Gone,
     KnownVersions,
     Unavailable,
+    Wait,
     decide,
 )
 from skerry.inference.engine import Engine
@@ -58,6 +59,7 @@ class AdmissionGate:
         self._known = KnownVersions()
         self._waiting = 0
         self._listeners: list[Callable[[SwapReport], None]] = []
+        self._wanted: list[Callable[[], None]] = []
 
     @property
     def known(self) -> KnownVersions:
@@ -79,6 +81,10 @@ class AdmissionGate:
     def on_swap(self, listener: Callable[[SwapReport], None]) -> None:
         """Call `listener` after every swap and reload, also after one that failed."""
         self._listeners.append(listener)
+
+    def on_wait(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once for each request that only a later version can serve."""
+        self._wanted.append(listener)
 
     def tell(self, known: KnownVersions) -> None:
         """Take over what the bulletin says now."""
@@ -174,9 +180,14 @@ class AdmissionGate:
         if self._waiting >= self._config.max_waiting:
             wait_s = 0.0  # the answer says when to come back
         self._waiting += 1
+        told = False
         try:
             while True:
                 decision = decide(accepted, self.view(), self._known)
+                if isinstance(decision, Wait) and not told:
+                    told = True
+                    for listener in self._wanted:
+                        listener()
                 if isinstance(decision, Forward):
                     return self._issue(decision, accepted, loop.time() - arrived)
                 left_s = arrived + wait_s - loop.time()

@@ -23,7 +23,9 @@ LEAST_MEMORY_BYTES = _THREAD_BYTES + _STREAM_BYTES
 class AgentConfig:
     """One agent.
 
-    The log is looked at every `poll_s`, up to `idle_poll_s` while nothing comes; a failed pass is
+    The log is looked at every `poll_s`, up to `idle_poll_s` while nothing comes and no request
+    waits for a version, and up to `watched_poll_s` while a relay tells of new records.  A nudge
+    brings the next look forward, to `nudge_s` after the last one at the soonest.  A failed pass is
     tried again after `retry_s`, up to `retry_limit_s`, doubling.  `drain_s` bounds how long an
     engine waits for requests that do not accept the new version (None: for ever); an install or
     load that takes an engine longer than `engine_limit_s` has failed (None: none does).
@@ -48,6 +50,8 @@ class AgentConfig:
     target: Target = field(default_factory=Target)
     poll_s: float = 0.5
     idle_poll_s: float = 8.0
+    watched_poll_s: float = 60.0
+    nudge_s: float = 0.5
     retry_s: float = 0.5
     retry_limit_s: float = 60.0
     drain_s: float | None = None
@@ -71,6 +75,12 @@ class AgentConfig:
         keys.island(self.island)
         if not 0 < self.poll_s <= self.idle_poll_s:
             raise ValueError(f"0 < poll_s <= idle_poll_s, found {self.poll_s}, {self.idle_poll_s}")
+        if self.nudge_s < 0:
+            raise ValueError(f"nudge_s is not negative, found {self.nudge_s}")
+        if self.watched_poll_s < self.poll_s:
+            raise ValueError(
+                f"watched_poll_s is at least poll_s, found {self.watched_poll_s}, {self.poll_s}"
+            )
         if not 0 < self.retry_s <= self.retry_limit_s:
             raise ValueError(
                 f"0 < retry_s <= retry_limit_s, found {self.retry_s}, {self.retry_limit_s}"

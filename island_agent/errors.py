@@ -20,6 +20,8 @@ IslandError
 ├── DiskError              this host's disk did not take it; also an OSError
 │   ├── DiskFull           bytes needed and free are in the message    the operator: room
 │   └── DiskDenied         read-only, or no permission                 the operator: mount, modes
+├── NoRoom                 a relay's cache cannot take an object       the operator: limit or disk
+├── Unreferenced           no record read so far names the object      the agent: reads on
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -173,6 +175,23 @@ class DiskDenied(DiskError):
         super().__init__(f"{where}: {what}{size} may not be written, {free} bytes are free: {why}")
         self.needed = needed
         self.free = free
+
+
+class NoRoom(IslandError):
+    """A relay's cache cannot take an object: its limit, or the disk."""
+
+    acts = "the operator: the relay's limit, or room on its disk; neighbours read past it"
+
+    def __init__(self, name: str, *, needed: int, free: int) -> None:
+        super().__init__(f"{name}: {needed} bytes needed, {free} free")
+        self.needed = needed
+        self.free = free
+
+
+class Unreferenced(IslandError):
+    """No record that the agent has read names the object, and its key does not say what it is."""
+
+    acts = "the agent: it reads the newest records"
 
 
 class PullRefused(IslandError):

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from skerry.island_agent.relay import Relay
 from skerry.island_agent.status import PHASES, IslandStatus, ScrubStatus
 
 
@@ -102,6 +103,39 @@ def _scrub(scrub: ScrubStatus) -> Iterable[Metric]:
         "Damaged parts of the mirror that wait for their repair",
         value=len(scrub.suspects),
     )
+
+
+class RelayCollector(Collector):
+    """Turns what a relay has done into metrics."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def register(self, registry: CollectorRegistry) -> None:
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric family."""
+        figures = self._relay.to_json()
+        for name, text in _RELAY_COUNTERS:
+            yield CounterMetricFamily(f"skerry_relay_{name}", text, value=figures[name])
+        for name, text in _RELAY_GAUGES:
+            yield GaugeMetricFamily(f"skerry_relay_{name}", text, value=figures[name])
+
+
+_RELAY_COUNTERS = (
+    ("upstream_bytes", "Bytes read from upstream: the WAN, or another relay"),
+    ("upstream_requests", "Requests made upstream"),
+    ("served_bytes", "Bytes given to neighbours"),
+    ("hits", "Objects that were here when a neighbour asked"),
+    ("misses", "Objects that were not"),
+    ("coalesced", "Requests that waited for what another one was fetching"),
+    ("refused", "Objects that a neighbour was sent past the relay for, or told to ask again"),
+)
+_RELAY_GAUGES = (
+    ("waiting", "Neighbours that wait for the next record"),
+    ("cache_bytes", "Bytes kept or promised on disk"),
+)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

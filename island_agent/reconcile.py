@@ -20,7 +20,8 @@ from typing import ParamSpec, TypeVar
 
 from skerry.bulletin.errors import NoPath, NotFound
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.records import Full, ObjectRef
+from skerry.bulletin.records import Full, ObjectRef, Record
+from skerry.bulletin.state import LogState
 from skerry.codec.digest import Digest
 from skerry.codec.errors import CodecError
 from skerry.inference.decision import KnownVersions
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+OnRecords = Callable[[LogState, tuple[Record, ...]], None]
+
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
 
 
@@ -67,6 +70,7 @@ class Reconciler:
     hook: Hook
     pool: Executor  # one thread: whoever closes the mirror waits for it
     demand: Demand | None = None  # reads a part only
+    on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
     _busy: int = 0
     _told: int = -1  # the slot of the log that the gate knows of
@@ -104,7 +108,7 @@ class Reconciler:
                 await self._install(route)
         except (NotFound, ObjectUnavailable) as error:
             # Collected meanwhile: that is nobody's fault, and the next pass goes another way.
-            await self._do(self.reader.refresh)
+            await self._do(self._read_log)
             name = plan.collected(self.reader.state, route)
             if name is not None:
                 raise VersionCollected(want, name) from error
@@ -154,7 +158,7 @@ class Reconciler:
     async def _observe_log(self) -> None:
         self.status.phase = "observing"
         began, known = self.watch.clock(), self.reader.state.nbytes
-        records = await self._do(self.reader.refresh)
+        records = await self._do(self._read_log)
         state = self.reader.state
         self.watch.note("manifest", seconds=self.watch.clock() - began, nbytes=state.nbytes - known)
         if state.run is None:
@@ -177,6 +181,11 @@ class Reconciler:
                 )
             )
         self.status.lag = plan.lag(state, self.mirror.version)
+
+    def _read_log(self) -> tuple[Record, ...]:
+        records = self.reader.refresh()
+        self.on_records(self.reader.state, records)
+        return records
 
     def _observe_mirror(self) -> None:
         self.status.held = self.mirror.held

@@ -79,6 +79,7 @@ class Scrubber:
     retry_limit_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     checked_at: float = 0.0  # every part was good then: the mirror was hashed as it was opened
+    on_doubt: Callable[[], None] = lambda: None  # what was read is not what it should be
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(
             1, thread_name_prefix="skerry-scrub", initializer=_give_way
@@ -236,6 +237,7 @@ class Scrubber:
         except (NoPath, VersionGone, ChainRefused, MirrorDamaged) as error:
             hopeless: Exception = error
         except CodecError as error:  # a road that lies may be mended, objects that do never are
+            self.on_doubt()
             self._refused[part.name] += 1
             if self._refused[part.name] < _PATIENCE:
                 raise

@@ -51,6 +51,11 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "memory_bytes": (1 << 30, 1 << 31, 1),
     "scrub_bytes_per_s": (1 << 20, 0, -1),
     "scrub_pass_s": (0.0, 5.0, -1.0),
+    "watched_poll_s": (90.0, 91.0, 0),
+    "nudge_s": (0.0, 0.1, -1.0),
+    "upstream": (("http://a/bulletin", "http://b/bulletin"), ("https://c",), ["ftp://d"]),
+    "relay": (True, False, "yes"),
+    "relay_bytes": (1 << 30, 1 << 31, 0),
     "control_token_file": ("t1", "t2", False),
     "control_token": ("s1", "s2", ""),
 }
