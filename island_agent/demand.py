@@ -43,6 +43,7 @@ from skerry.island_agent.hooks import FILE_FETCHED, Hook
 from skerry.island_agent.install import Leaves, check_result, mapped, write_in_place
 from skerry.island_agent.marker import Held
 from skerry.island_agent.plan import PatchStep, Route
+from skerry.island_agent.room import check_room
 from skerry.island_agent.selection import Part, Selection
 
 logger = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ class Demand:
         if plans:
             largest = max((ref for ref, _, _ in plans), key=lambda ref: ref.size)
             self._fetcher.check_room(largest.key, left)
+            check_room(spool, "the part of the patches, downloaded,", left)
         self._on_total(done + left)
         with self._threads() as pool:
             for future in [pool.submit(self._fill, *plan) for plan in plans]:
@@ -345,6 +347,8 @@ class Demand:
             if attempt == _ATTEMPTS:
                 break
             total = sum(stop - start for _, start, stop in runs)
+            if attempt == 0:  # what differs later on has its room already
+                check_room(directory, "the part of a full version, downloaded,", total)
             self._on_total(self._fetcher.progress.job_bytes + total)
             with self._threads() as pool:
                 for future in [

@@ -50,8 +50,8 @@ class Trust:
 class Fleet:
     """Brings engines to what the mirror holds.  Errors are recorded, never raised.
 
-    `limit_s` bounds one install or load of an engine: one that hangs is broken, and must not hold
-    up the others.  `asleep` are the engines that could not be resumed yet.
+    `limit_s` bounds one install, load or doubt of an engine: one that hangs is broken, and must not
+    hold up the others.  `asleep` are the engines that could not be resumed yet.
     """
 
     engines: Mapping[str, Engine]

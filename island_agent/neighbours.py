@@ -14,6 +14,7 @@ from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_store import RelayStore
+from skerry.island_agent.room import writing
 from skerry.island_agent.watch import LogWatcher
 
 
@@ -21,7 +22,8 @@ from skerry.island_agent.watch import LogWatcher
 class Neighbours:
     """`upstream` are addresses of relays, `http://host:port/bulletin`, the nearest first.
 
-    With `relay` the agent is one itself, and keeps what neighbours ask for in `DIR/relay`.
+    With `relay` the agent is one itself, and keeps what neighbours ask for in `DIR/relay`, on disk
+    also where the mirror is in memory.
     """
 
     upstream: Sequence[str] = ()
@@ -45,12 +47,16 @@ def join(
     pinned_key: PublicKey | None = None,
     engines: Mapping[str, Engine] | None = None,
 ) -> Joined:
-    """Put an agent together that follows the run at `bulletin`.  Raises UnsupportedStore."""
+    """Put an agent together that follows the run at `bulletin`.
+
+    Raises UnsupportedStore, or DiskError where a relay cannot keep anything.
+    """
     store = road = open_relayed(bulletin, neighbours.upstream, pinned=pinned_key is not None)
     relay = None
     if neighbours.relay is not None:
         directory = config.directory / "relay"
-        relay = Relay(road, directory, neighbours.relay, pinned_key=pinned_key)
+        with writing(directory, "the relay's cache"):
+            relay = Relay(road, directory, neighbours.relay, pinned_key=pinned_key)
         store = RelayStore(relay)
     agent = Agent(
         config,

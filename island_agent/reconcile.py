@@ -282,7 +282,9 @@ class Reconciler:
             await self._do(self._swap, route)
             self.fleet.trust_mirror()  # every byte of it was hashed just now
             assert route.anchor is not None
-            self.watch.note("verify", nbytes=route.anchor.full.nbytes)
+            held_part = self.mirror.part
+            whole = route.anchor.full.nbytes
+            self.watch.note("verify", nbytes=whole if held_part is None else held_part.nbytes)
             self.watch.note("decode", nbytes=sum(ref.size for ref in route.packs))
             self.status.phase = "installing"
             self._observe_mirror()
@@ -318,7 +320,10 @@ class Reconciler:
 
     def _account(self, route: Route, journal: Journal, pause_s: float) -> None:
         """Note what the marks do not tell of an install by patches."""
-        self.watch.note("decode", nbytes=sum(ref.size for ref in route.packs))
+        packed = sum(ref.size for ref in route.packs)
+        if self.demand is not None:
+            packed = self.fetcher.progress.job_bytes  # the part of them that was read
+        self.watch.note("decode", nbytes=packed)
         self.watch.note("journal", seconds=journal.written_s, nbytes=journal.nbytes)
         self.watch.note("verify", nbytes=journal.touched_bytes)
         self.watch.note("apply", nbytes=journal.changed_bytes)

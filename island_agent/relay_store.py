@@ -133,6 +133,6 @@ class RelayStore:
             if kept is None:
                 self._relay.fetch(key)
                 kept = self._relay.open(key)
-        except (Unreferenced, NoRoom, FetchError, BulletinError):
+        except (Unreferenced, NoRoom, FetchError, BulletinError, OSError):  # also a broken disk
             return None
         return kept

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -21,9 +22,11 @@ from skerry.bulletin.stores.local import LocalStore
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.neighbours import Joined, Neighbours, join
+from skerry.island_agent.selection import Selection
 from skerry.island_agent.service import build_app
 from tests.island_agent.relays import SMALL, http_server
-from tests.island_agent.runs import Run, assert_is, make_run
+from tests.island_agent.runs import Run, assert_is, make_run, random_snapshot
+from tests.island_agent.test_demand import assert_holds
 from tests.servers.web import WebServer, serve
 
 SIGNER = Signer.from_seed(bytes(32))  # islands pin it, as those behind a relay should
@@ -150,6 +153,35 @@ async def behind_one_relay(directory: Path, followers: int) -> None:
 async def page(url: str) -> str:
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return await answer.text()
+
+
+def test_a_relay_that_mirrors_a_part_itself_gives_its_neighbours_everything(
+    tmp_path: Path,
+) -> None:
+    root, part = tmp_path / "bulletin", Selection.parse(["norm"])
+    run = Run(LocalStore(root), lists_leaves=True, signer=SIGNER)
+    run.publish(random_snapshot())
+    run.extend(1)
+
+    async def main() -> None:
+        with serve(root) as far, serve(root) as past, ExitStack() as servers:
+            head = join(
+                replace(config(tmp_path / "head"), selection=part),
+                far.url,
+                Neighbours(relay=SMALL),
+                pinned_key=SIGNER.public_key,
+            )
+            url = servers.enter_context(http_server(build_app(head.agent, relay=head.relay)))
+            follower = joined(
+                tmp_path / "island", past.url, Neighbours(upstream=[f"{url}/bulletin"])
+            )
+            async with asyncio.timeout(60), running(head), running(follower):
+                await until(lambda: head.agent.state.version == follower.agent.state.version == 1)
+            assert [request.path for request in past.seen] == []
+
+    asyncio.run(main())
+    assert_holds(tmp_path / "head" / "mirror.partial", run.versions[1], part)
+    assert_is(tmp_path / "island" / "mirror", run.versions[1])
 
 
 def test_a_relay_of_a_relay_and_an_island_whose_relay_goes_away(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from skerry.bulletin.errors import StoreUnavailable
-from skerry.bulletin.stores import MemoryStore
+from skerry.bulletin.stores import MemoryStore, Metered
 from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.errors import CodecError, FormatError, ResultMismatch
 from skerry.codec.weights import digest_weights
@@ -321,6 +323,71 @@ def test_readers_see_the_mirror_change_at_every_step_of_a_repair(tmp_path: Path)
             assert before is not None
             assert acknowledged.held == before.held
             assert acknowledged != before
+
+    asyncio.run(main())
+
+
+def test_a_repair_that_the_store_never_answers_does_not_hold_up_a_bounded_close(
+    tmp_path: Path,
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    class Silent(Metered):
+        """A store that stops to answer once `answers` is asked for."""
+
+        silent = False
+
+        def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+            if self.silent:
+                asked.set()
+                answers.wait()
+            return super().stream(key, start, stop)
+
+    async def main() -> None:
+        store = Silent(RUN.store)
+        async with island(tmp_path, store) as it:
+            await it.settle()
+            store.silent = True
+            flip(it.mirror, *tensor_byte(RUN.versions[3], "norm"))
+            scrubbing = asyncio.create_task(it.scrub())
+            await asyncio.to_thread(asked.wait)
+            assert not await it.agent.close(0.01)
+            answers.set()
+            await asyncio.gather(scrubbing, return_exceptions=True)
+            assert await it.agent.close(30.0)
+
+    asyncio.run(main())
+
+
+def test_a_repair_that_reads_other_bytes_reads_past_the_relays_before_it_condemns(
+    tmp_path: Path,
+) -> None:
+    class Lying(Metered):
+        lies = False
+
+        def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+            pieces = super().stream(key, start, stop)
+            return (bytes(len(piece)) if self.lies else piece for piece in pieces)
+
+    async def main() -> None:
+        store = Lying(RUN.store)
+        doubts: list[bool] = []
+
+        def doubt() -> None:
+            doubts.append(True)
+            store.lies = False
+
+        async with island(tmp_path, store) as it:
+            await it.settle(0)
+            it.scrubber.on_doubt = doubt
+            store.lies = True
+            flip(it.mirror, *tensor_byte(RUN.versions[0], "norm"))
+            with pytest.raises(CodecError):
+                await it.scrub()
+            assert len(doubts) == 1
+            await it.scrub()
+            assert it.agent.state.scrub.repaired == 1
+            assert_is(it.mirror, RUN.versions[0])
 
     asyncio.run(main())
 

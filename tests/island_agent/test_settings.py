@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.plan import Target
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.settings import SETTINGS, Settings, flags_of, resolve
 
 NEEDED = {"SKERRY_AGENT_BULLETIN": "runs/7", "SKERRY_AGENT_DIR": "island"}
@@ -187,6 +188,7 @@ def test_the_file_may_be_named_by_the_environment_and_must_be_sound(tmp_path: Pa
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     environ = {**NEEDED, "SKERRY_AGENT_CONTROL_TOKEN": "hunter2-token"}
+    environ["SKERRY_AGENT_UPSTREAM"] = "http://me:hunter2@a/bulletin,http://b/bulletin"
     environ["SKERRY_AGENT_BULLETIN"] = "https://me:hunter2@cdn.example/run?token=hunter2"
     settings = resolve({}, environ)
     shown = json.dumps(settings.rows())
@@ -240,6 +242,14 @@ def test_the_interval_while_idle_follows_the_other_one() -> None:
         return resolve({"poll_s": poll_s}, NEEDED)["idle_poll_s"]
 
     assert (idle(0.5), idle(20.0)) == (8.0, 20.0)
+
+
+def test_relays_come_from_the_settings() -> None:
+    assert resolve({}, NEEDED).neighbours() == ((), None)
+    given = {"upstream": "http://a/bulletin,http://b/bulletin", "relay": True, "relay_bytes": 4096}
+    upstream, relay = resolve(given, NEEDED).neighbours()
+    assert upstream == ("http://a/bulletin", "http://b/bulletin")
+    assert relay == RelayConfig(cache_bytes=4096)
 
 
 def test_each_flag_is_of_one_setting() -> None:
