@@ -362,7 +362,6 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
 
         engines["cpu"] = CpuEngine()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-
     upstream, relay = settings.neighbours()
 
     async def run() -> CommandError | None:
