@@ -84,7 +84,6 @@ class Agent:
         self._on_records = on_records
         self._on_doubt = on_doubt
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watched = False
         self.gate.on_wait(self.nudge)
         self._target = self.state.target = config.target
         self.state.within = self._within
@@ -235,13 +234,13 @@ class Agent:
     @property
     def is_watched(self) -> bool:
         """Whether a relay has said that it will tell of new records."""
-        return self._watched
+        return self.state.watched
 
     def watched(self, by_a_relay: bool) -> None:
         """Say whether somebody will nudge when there is a record: then looks may be rare."""
-        if self._watched and not by_a_relay:
+        if self.state.watched and not by_a_relay:
             self.nudge()
-        self._watched = by_a_relay
+        self.state.watched = by_a_relay
 
     async def step(self) -> bool:
         """Make one pass of the reconcile loop; raises what it met.  Says whether anything moved."""
@@ -301,7 +300,7 @@ class Agent:
                 continue
             await self._rest(poll_s)
             eager = self._nudged.is_set() or self.gate.waiting > 0
-            limit_s = self.config.watched_poll_s if self._watched else self.config.idle_poll_s
+            limit_s = self.config.watched_poll_s if self.state.watched else self.config.idle_poll_s
             poll_s = self.config.poll_s if eager else min(1.5 * poll_s, limit_s)
 
     def _passed(self) -> None:

@@ -30,6 +30,7 @@ class IslandCollector(Collector):
         yield _gauge("lag_versions", "Versions between the mirror and the newest", status.lag)
         yield _gauge("ready", "1 when the island serves", int(status.ready))
         yield _gauge("target_version", "Version that it goes to", status.wanted)
+        yield _gauge("watched", "1 while a relay tells of new records", int(status.watched))
         yield _gauge("partial", "1 when it mirrors a part of each version", status.part is not None)
         yield _gauge(
             "last_pass_timestamp_seconds", "When the last pass ended", status.last_pass_unix_s

@@ -121,6 +121,7 @@ class IslandStatus:
     within: Callable[[int], bool] = lambda version: True  # does it serve what the target asks for?
     part: str | None = None  # the selection, where only a part of every version is mirrored
     part_bytes: int | None = None
+    watched: bool = False  # a relay tells of new records, so looks at the log are rare
     stopping: bool = False
     passes: int = 0
     last_pass_unix_s: float | None = None
@@ -203,6 +204,7 @@ class IslandStatus:
             "part_bytes": self.part_bytes,
             "ready": self.ready,
             "not_ready": self.not_ready,
+            "watched": self.watched,
             "phase": self.phase,
             "passes": self.passes,
             "last_pass_unix_s": self.last_pass_unix_s,
