@@ -39,7 +39,7 @@ from skerry.island_agent.checkpoint import Checkpoint, weight_differences
 from skerry.island_agent.errors import LeavesUnknown, ObjectCorrupt
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove, sync_tree, tree_files
-from skerry.island_agent.hooks import FILE_FETCHED, Hook
+from skerry.island_agent.hooks import FILE_FETCHED, FULL_VERIFIED, Hook
 from skerry.island_agent.install import Leaves, check_result, mapped, write_in_place
 from skerry.island_agent.marker import Held
 from skerry.island_agent.plan import PatchStep, Route
@@ -301,6 +301,7 @@ class Demand:
         if found:
             what = f"full version {held.version}"
             raise ResultMismatch(what=what, expected="its layout", found=found[0])
+        hook(FULL_VERIFIED)
         if not route.patches:
             checkpoint.sync()
             sync_tree(directory)
