@@ -26,7 +26,9 @@ ISLAND_PREFIX = "islands/"
 _KEY_BYTES = 1024  # the limit of S3
 _SEGMENT_BYTES = 255  # the limit of file systems
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LOG = re.compile(r"log/([0-9]{20})\.json")
 _PACK = re.compile(r"packs/([0-9]{8})/([0-9a-f]{64})")
+_NAMED = re.compile(r"(?:packs/[0-9]{8}|layouts|manifests)/([0-9a-f]{64})")
 _FULL = re.compile(r"full/([0-9]{8})-([0-9a-f]{16,64})")
 _CHECKPOINT = re.compile(r"checkpoints/([0-9]{20})\.json")
 _ISLAND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -66,6 +68,20 @@ def is_key(key: object) -> bool:
 
 def log(seq: int) -> str:
     return f"{LOG_PREFIX}{seq:020d}.json"
+
+
+def parse_log(key: str) -> int:
+    """Return the slot that a record's key names.  Raises InvalidKey."""
+    match = _LOG.fullmatch(key)
+    if match is None:
+        raise InvalidKey(key, "expected log/<seq, 20 digits>.json")
+    return int(match[1])
+
+
+def named_digest(key: str) -> Digest | None:
+    """Return the digest that the key itself names: of a pack, a layout or a manifest."""
+    match = _NAMED.fullmatch(key)
+    return None if match is None else Digest(match[1])
 
 
 def layout(digest: Digest) -> str:

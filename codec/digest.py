@@ -45,10 +45,10 @@ def digest_bytes(data: Data) -> Digest:
 
 
 class DigestStream:
-    """The digest of bytes that arrive in pieces."""
+    """The digest of bytes that arrive in pieces; `threads` None: of all usable CPUs."""
 
-    def __init__(self) -> None:
-        self._hash = blake3(max_threads=blake3.AUTO)
+    def __init__(self, threads: int | None = None) -> None:
+        self._hash = blake3(max_threads=blake3.AUTO if threads is None else threads)
         self.size = 0
 
     def update(self, data: Data) -> None:

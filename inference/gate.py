@@ -21,6 +21,7 @@ from skerry.inference.decision import (
     Gone,
     KnownVersions,
     Unavailable,
+    Wait,
     decide,
 )
 from skerry.inference.engine import Engine
@@ -58,6 +59,7 @@ class AdmissionGate:
         self._known = KnownVersions()
         self._waiting = 0
         self._listeners: list[Callable[[SwapReport], None]] = []
+        self._wanted: list[Callable[[], None]] = []
 
     @property
     def known(self) -> KnownVersions:
@@ -80,16 +82,23 @@ class AdmissionGate:
         """Call `listener` after every swap and reload, also after one that failed."""
         self._listeners.append(listener)
 
+    def on_wait(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once for each request that only a later version can serve."""
+        self._wanted.append(listener)
+
     def tell(self, known: KnownVersions) -> None:
         """Take over what the bulletin says now."""
         self._known = known
         self._changes.wake()
 
-    def set_served(self, name: str, version: int | None, *, error: str | None = None) -> None:
+    def set_served(
+        self, name: str, version: int | None, *, error: str | None = None, revoke: bool = False
+    ) -> None:
         """State what an engine serves; None is nothing, for an engine that is not healthy.
 
-        Running requests that do not accept `version` are revoked; with None they go on.  Raises
-        ValueError for a version while a swap is under way, which will state it.
+        Running requests that do not accept `version` are revoked; with None they go on, unless
+        `revoke` says that its weights are known to be wrong.  Raises ValueError for a version while
+        a swap is under way, which will state it.
         """
         slot = self._slots[name]
         if slot.swapping.locked() and version is not None:
@@ -98,6 +107,8 @@ class AdmissionGate:
         slot.label(version)
         if version is not None:
             slot.revoke(version, f"the engine now serves {version}")
+        elif revoke:
+            slot.revoke(None, error or "the engine's weights are wrong")
 
     @asynccontextmanager
     async def admit(self, accepted: AcceptedVersions, wait_s: float = 0.0) -> AsyncIterator[Ticket]:
@@ -169,9 +180,14 @@ class AdmissionGate:
         if self._waiting >= self._config.max_waiting:
             wait_s = 0.0  # the answer says when to come back
         self._waiting += 1
+        told = False
         try:
             while True:
                 decision = decide(accepted, self.view(), self._known)
+                if isinstance(decision, Wait) and not told:
+                    told = True
+                    for listener in self._wanted:
+                        listener()
                 if isinstance(decision, Forward):
                     return self._issue(decision, accepted, loop.time() - arrived)
                 left_s = arrived + wait_s - loop.time()

@@ -7,30 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from skerry.bulletin.errors import RecordInvalid, Tampered
 from skerry.bulletin.reader import BulletinReader
+from skerry.codec.errors import CodecError
 from skerry.inference.engine import Engine
 from skerry.inference.gate import AdmissionGate
 from skerry.island_agent import plan
 from skerry.island_agent.announce import Announcer
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.demand import Demand
-from skerry.island_agent.errors import Stopped
+from skerry.island_agent.errors import LogBehind, ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
-from skerry.island_agent.reconcile import Reconciler
+from skerry.island_agent.reconcile import OnRecords, Reconciler
+from skerry.island_agent.room import own_directory, writing
+from skerry.island_agent.scrub import Pacer, Scrubber
 from skerry.island_agent.selection import Part
 from skerry.island_agent.state import Places
 from skerry.island_agent.status import EngineStatus, IslandStatus
 
 logger = logging.getLogger(__name__)
+
+# Whoever handed this on may be at fault, and not the bulletin.
+_DOUBTFUL = (ObjectCorrupt, Tampered, RecordInvalid, CodecError, LogBehind)
 
 
 class Agent:
@@ -44,8 +52,13 @@ class Agent:
         engines: Mapping[str, Engine] | None = None,
         gate: AdmissionGate | None = None,
         hook: Hook = no_hook,
+        on_records: OnRecords = lambda state, records: None,
+        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """`gate`, made for the same engines, is the one that requests go through.
+
+        `on_records` is told in the mirror's thread what each look at the log has verified,
+        `on_doubt` when something was read that is not what it should be.
 
         The engines stay the caller's: `close` leaves them running and resumed.
         """
@@ -68,15 +81,26 @@ class Agent:
         )
         self.state.part = None if config.selection is None else str(config.selection)
         self._hook = hook
+        self._on_records = on_records
+        self._on_doubt = on_doubt
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.gate.on_wait(self.nudge)
         self._target = self.state.target = config.target
         self.state.within = self._within
         self._halt = threading.Event()
         self._stopping = asyncio.Event()
         self._nudged = asyncio.Event()
+        self._hastened = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="skerry-mirror")
         self._closed = False
         self._mirror: Mirror | None = None
         self._reconciler: Reconciler | None = None
+        self._scrubber: Scrubber | None = None
+
+    @property
+    def scrubber(self) -> Scrubber | None:
+        """What looks after the mirror's bytes; None when it was told not to."""
+        return self._scrubber
 
     @property
     def mirror(self) -> Mirror:
@@ -96,16 +120,14 @@ class Agent:
         return self.state.ready
 
     async def open(self) -> None:
-        """Lock and recover the mirror, resume engines.  Raises MirrorBusy."""
-        loop = asyncio.get_running_loop()
-        fetcher = Fetcher(
-            self.reader.store,
-            Places(self.config.directory).spool,
-            self.config.fetch,
-            stop=self._halt,
-        )
+        """Lock and recover the mirror, resume engines.  Raises MirrorBusy or DiskError."""
+        loop = self._loop = asyncio.get_running_loop()
+        threads, fetch = self.config.fitted()
+        spool = Places(self.config.root).spool
+        fetcher = Fetcher(self.reader.store, spool, fetch, stop=self._halt)
         self.state.progress = fetcher.progress
-        self._mirror = await loop.run_in_executor(self._pool, self._open_mirror)
+        opening = self._fleet.clock()
+        self._mirror = await loop.run_in_executor(self._pool, self._open_mirror, threads)
         self._reconciler = Reconciler(
             reader=self.reader,
             mirror=self._mirror,
@@ -116,20 +138,44 @@ class Agent:
             hook=self._hook,
             pool=self._pool,
             demand=self._demand(fetcher),
+            on_records=self._on_records,
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
-        logger.info("island opened island=%s version=%s", self.config.island, self.state.version)
+        logger.info(
+            "island opened island=%s version=%s directory=%s in_memory=%s",
+            self.config.island, self.state.version, self.config.root, self.config.in_memory,
+        )  # fmt: skip
+        if self.config.scrub_bytes_per_s:
+            reconciler = self._reconciler
+            self._scrubber = Scrubber(
+                mirror=self._mirror,
+                reader=self.reader,
+                fleet=self._fleet,
+                status=self.state,
+                hook=self._hook,
+                pool=self._pool,
+                busy=lambda: reconciler.busy,
+                pacer=Pacer(bytes_per_s=self.config.scrub_bytes_per_s),
+                retry_limit_s=self.config.retry_limit_s,
+                clock=self._fleet.clock,
+                checked_at=opening if self.config.verify_on_open else -math.inf,
+                on_doubt=self._on_doubt,
+            )
         await self._fleet.wake()
 
-    def _open_mirror(self) -> Mirror:
-        return Mirror.open(
-            self.config.directory,
-            verify=self.config.verify_on_open,
-            hook=self._pass_on,
-            threads=self.config.threads,
-            selection=self.config.selection,
-        )
+    def _open_mirror(self, threads: int) -> Mirror:
+        root = self.config.root
+        with writing(root, "the island's directory"):
+            if self.config.in_memory:
+                own_directory(root)
+            return Mirror.open(
+                root,
+                verify=self.config.verify_on_open,
+                hook=self._pass_on,
+                threads=threads,
+                selection=self.config.selection,
+            )
 
     def _demand(self, fetcher: Fetcher) -> Demand | None:
         if self.config.selection is None:
@@ -166,14 +212,35 @@ class Agent:
         self._target = self.state.target = target
         if self._reconciler is not None:
             self._reconciler.target = target
-        self.nudge()
+        self._hasten()
 
-    def nudge(self) -> None:
-        """Have the next pass begin at once."""
+    def _hasten(self) -> None:
+        """Have the next pass begin at once, even after an error: its operator says so."""
+        self._hastened.set()
         self._nudged.set()
 
     def _within(self, version: int) -> bool:
         return plan.within(self.reader.state, self._target, version)
+
+    def nudge(self) -> None:
+        """Look at the log soon: somebody needs a newer version, or has heard of one.
+
+        From any thread, as often as one likes.
+        """
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody will look any more
+                self._loop.call_soon_threadsafe(self._nudged.set)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a relay has said that it will tell of new records."""
+        return self.state.watched
+
+    def watched(self, by_a_relay: bool) -> None:
+        """Say whether somebody will nudge when there is a record: then looks may be rare."""
+        if self.state.watched and not by_a_relay:
+            self.nudge()
+        self.state.watched = by_a_relay
 
     async def step(self) -> bool:
         """Make one pass of the reconcile loop; raises what it met.  Says whether anything moved."""
@@ -192,7 +259,17 @@ class Agent:
                 heartbeat_s=self.config.heartbeat_s,
             )
             announcer.start()
-        await self._reconcile()
+        scrubbing = None
+        if self._scrubber is not None:
+            scrubbing = asyncio.create_task(
+                self._scrubber.run(self.config.poll_s, self.config.scrub_pass_s)
+            )
+        try:
+            await self._reconcile()
+        finally:
+            if scrubbing is not None:
+                scrubbing.cancel()
+                await asyncio.wait({scrubbing})
         self.state.phase = "stopped"
         if announcer is not None:
             await asyncio.to_thread(announcer.stop)
@@ -200,7 +277,8 @@ class Agent:
     async def _reconcile(self) -> None:
         retry_s, poll_s = self.config.retry_s, self.config.poll_s
         while not self._stopping.is_set():
-            self._nudged.clear()
+            self._nudged.clear()  # what comes from here on may be about a later record
+            self._hastened.clear()
             try:
                 moved = await self.step()
             except Stopped:
@@ -209,21 +287,32 @@ class Agent:
                 self.state.fail(error, self.state.phase)
                 logger.warning("pass failed phase=%s error=%r", self.state.phase, error)
                 self.state.phase = "retrying"
-                delay_s, retry_s = retry_s, min(2 * retry_s, self.config.retry_limit_s)
-            else:
-                retry_s = self.config.retry_s
-                poll_s = self.config.poll_s if moved else min(1.5 * poll_s, self.config.idle_poll_s)
-                delay_s = 0.0 if moved else poll_s
-            self.state.passes += 1
-            self.state.last_pass_unix_s = self.state.clock()
-            await self._sleep(delay_s)
+                self._passed()
+                if isinstance(error, _DOUBTFUL):
+                    self._on_doubt()
+                await _within(retry_s, self._hastened)
+                retry_s = min(2 * retry_s, self.config.retry_limit_s)
+                continue
+            self._passed()
+            retry_s = self.config.retry_s
+            if moved:
+                poll_s = self.config.poll_s
+                continue
+            await self._rest(poll_s)
+            eager = self._nudged.is_set() or self.gate.waiting > 0
+            limit_s = self.config.watched_poll_s if self.state.watched else self.config.idle_poll_s
+            poll_s = self.config.poll_s if eager else min(1.5 * poll_s, limit_s)
+
+    def _passed(self) -> None:
+        self.state.passes += 1
+        self.state.last_pass_unix_s = self.state.clock()
 
     def stop(self) -> None:
         """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
         self._halt.set()
         self._stopping.set()
         self.state.stopping = True
-        self.nudge()
+        self._hasten()
 
     @property
     def only_reads(self) -> bool:
@@ -240,16 +329,21 @@ class Agent:
         the mirror stays locked: the process has to end, which a mirror survives at any moment.
         """
         self.stop()
-        loop = asyncio.get_running_loop()
         ended = True
         if not self._closed:
-            idle = loop.run_in_executor(self._pool, _nothing)
-            ended = bool((await asyncio.wait({idle}, timeout=limit_s))[0])
+            loop = asyncio.get_running_loop()
+            waits = {loop.run_in_executor(self._pool, _nothing)}
+            if self._scrubber is not None:
+                waits.add(self._scrubber.stop())
+            ended = not (await asyncio.wait(waits, timeout=limit_s))[1]
         await self._fleet.wake()
         if not ended:
             return False
         self._closed = True
         self._pool.shutdown()
+        if self._scrubber is not None:
+            self._scrubber.close()
+            self._scrubber = None
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = self._reconciler = None
@@ -260,10 +354,17 @@ class Agent:
         """The engines that could not be resumed."""
         return tuple(sorted(self._fleet.asleep))
 
-    async def _sleep(self, delay_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._nudged.wait()
+    async def _rest(self, delay_s: float) -> None:
+        """Wait for the next look: a nudge makes it sooner, but no sooner than `nudge_s`."""
+        await _within(min(delay_s, self.config.nudge_s), self._hastened)
+        await _within(delay_s - self.config.nudge_s, self._nudged)
+
+
+async def _within(delay_s: float, event: asyncio.Event) -> None:
+    """Wait for `event`, at most for `delay_s`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            await event.wait()
 
 
 def _nothing() -> None:

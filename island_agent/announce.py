@@ -79,7 +79,7 @@ class Announcer:
 def report_of(status: IslandStatus, *, lease_s: float) -> IslandReport:
     """Return what others are told of a status."""
     failure, legs = status.last_error, status.reading
-    now_ms = int(1000 * status.clock())
+    now_ms = max(0, int(1000 * status.clock()))  # of a clock before 1970, no time at all
     lease = None
     if legs:
         # Of a longer way the far end is not leased yet; the next report will have it.

@@ -17,7 +17,7 @@ from skerry.island_agent.checkpoint import Checkpoint
 from skerry.island_agent.errors import ChainRefused
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove, sync_tree, tree_files
-from skerry.island_agent.hooks import FILE_FETCHED, Hook
+from skerry.island_agent.hooks import FILE_FETCHED, FULL_VERIFIED, Hook
 from skerry.island_agent.install import check_result, load_packs, write_in_place
 from skerry.island_agent.plan import Route
 
@@ -68,6 +68,7 @@ def build(
         raise ResultMismatch(what=what, expected="its layout", found=differences[0])
     weights = digest_weights(layout, checkpoint.read)
     check_result(weights, route.anchor.held)
+    hook(FULL_VERIFIED)
     if not route.patches:
         sync_tree(directory)
         return layout, weights

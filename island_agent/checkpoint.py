@@ -2,13 +2,19 @@
 
 Nothing outside the directory is ever read or written: links are refused, names come from a checked
 layout.  Shards are changed in place, word by word; side files by an atomic rename.
+
+Files are read through maps and written by calls: a disk that is full or broken answers a call with
+an error, but a map with SIGBUS.  Mapped pages count as this process's memory although the kernel
+may take them back, so they are let go now and then: an agent looks, and stays, as small as it is.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +22,7 @@ import numpy as np
 from skerry.codec.digest import Bytes, Digest, digest_bytes
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, leaf_range
-from skerry.codec.tensors import TensorChanges, TensorSpec
+from skerry.codec.tensors import Positions, TensorChanges, TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.errors import MirrorDamaged
 from skerry.island_agent.files import (
@@ -29,21 +35,35 @@ from skerry.island_agent.files import (
 from skerry.island_agent.selection import Part
 from skerry.publisher.replay import carried_file
 
+_LET_GO_BYTES = 64 * 1024 * 1024
+_RUN_BYTES = 1024 * 1024  # written by one call at most
+_GAP_BYTES = 16 * 1024  # unchanged bytes between two words that are worth a call of their own
+
 
 class Checkpoint:
     """The files of `layout` in `directory`.  Views stay valid after the files are renamed."""
 
     def __init__(self, directory: Path, layout: Layout, *, writable: bool = False) -> None:
-        """Map every shard.  Raises MirrorDamaged if one is missing or of the wrong size."""
+        """Map every shard.
+
+        Raises MirrorDamaged if one is missing or of the wrong size, and if `writable` OSError where
+        one may not be written.
+        """
         self.directory = directory
         self.layout = layout
         self._writable = writable
+        self._maps = {shard.name: self._map(shard) for shard in layout.shards}
         self._shards: dict[str, Bytes] = {
-            shard.name: np.frombuffer(self._map(shard), dtype=np.uint8) for shard in layout.shards
+            name: np.frombuffer(mapped, dtype=np.uint8) for name, mapped in self._maps.items()
         }
+        self._read = 0
 
     def read(self, spec: TensorSpec) -> Bytes:
         """Return the bytes of one tensor, a view of the file."""
+        self._read += spec.nbytes
+        if self._read > _LET_GO_BYTES:
+            self._let_go()
+            self._read = spec.nbytes
         return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
 
     def hash_leaves(self, spec: TensorSpec, leaves: Iterable[int]) -> dict[int, Digest]:
@@ -52,17 +72,24 @@ class Checkpoint:
         return {i: digest_bytes(data[slice(*leaf_range(spec, i))]) for i in leaves}
 
     def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
-        """Put the new words (or the old ones) in place.  Idempotent."""
-        words = changes.spec.view(self.read(changes.spec))
-        words[changes.positions] = changes.old if backward else changes.new
+        """Put the new words (or the old ones) in place.  Idempotent.  Raises OSError."""
+        spec, positions = changes.spec, changes.positions
+        new = changes.old if backward else changes.new
+        words = spec.view(self.read(spec))
+        with self._writing(spec.file) as fd:
+            for start, stop in _runs(positions, spec):
+                first = int(positions[start])
+                run = words[first : int(positions[stop - 1]) + 1].copy()
+                run[positions[start:stop] - first] = new[start:stop]
+                _write_all(fd, run.view(np.uint8).data, spec.offset + first * spec.type.word)
 
     def write_headers(self, layout: Layout) -> None:
         """Put the header bytes of `layout`, which has the same structure, in place.  Idempotent."""
         for shard in layout.shards:
             header = np.frombuffer(shard.header, np.uint8)
-            mapped = self._shards[shard.name]
-            if not np.array_equal(mapped[: header.size], header):
-                mapped[: header.size] = header
+            if not np.array_equal(self._shards[shard.name][: header.size], header):
+                with self._writing(shard.name) as fd:
+                    _write_all(fd, header.data, 0)
 
     def write_side_files(self, contents: Mapping[str, bytes | None], *, scratch: Path) -> None:
         """Replace or remove (None) whole side files.  Idempotent.  Raises MirrorDamaged.
@@ -83,6 +110,21 @@ class Checkpoint:
         """Return a side file's content; None if there is no such plain file."""
         path = self._path(name)
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
+
+    def write_range(self, file: str, offset: int, data: bytes) -> None:
+        """Put bytes of a shard in place, durably.  Idempotent.  Raises MirrorDamaged."""
+        shard = next((s for s in self.layout.shards if s.name == file), None)
+        if shard is None or offset + len(data) > shard.size:
+            raise MirrorDamaged(f"{file}: no {len(data)} bytes at {offset} to repair")
+        with self._writing(file) as fd:
+            _write_all(fd, memoryview(data), offset)
+            os.fsync(fd)
+
+    def content(self, file: str, offset: int | None, size: int) -> bytes:
+        """Read bytes back from a file: all of it, or `size` from `offset` on."""
+        with self._path(file).open("rb") as stored:
+            stored.seek(offset or 0)
+            return stored.read(size if offset is not None else -1)
 
     def sync(self) -> None:
         """Make every word and every name that was written durable.
@@ -114,6 +156,19 @@ class Checkpoint:
                 found.append(f"{side.name}: content differs")
         return found
 
+    def _let_go(self) -> None:
+        """Unmap the pages that were read from memory; who still needs one gets it again."""
+        for mapped in self._maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    @contextmanager
+    def _writing(self, file: str) -> Iterator[int]:
+        fd = os.open(self._path(file), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def _path(self, name: str) -> Path:
         """Return where a file of the layout lies.  Raises MirrorDamaged if a link leads there."""
         path = self.directory / name
@@ -133,10 +188,24 @@ class Checkpoint:
             size = os.fstat(fd).st_size
             if size != shard.size:
                 raise MirrorDamaged(f"{shard.name}: expected {shard.size} bytes, found {size}")
-            access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
-            return mmap.mmap(fd, size, access=access)
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
+
+
+def _runs(positions: Positions, spec: TensorSpec) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of ascending positions that one write is to cover."""
+    gaps = np.flatnonzero(np.diff(positions) > _GAP_BYTES // spec.type.word) + 1
+    longest = _RUN_BYTES // spec.type.word
+    edges = np.searchsorted(positions, np.arange(longest, spec.words, longest))
+    cuts = np.unique(np.concatenate([[0], gaps, edges, [positions.size]]))
+    yield from pairwise(cuts.tolist())
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
 
 
 def compare_files(directory: Path, layout: Layout) -> list[str]:

@@ -39,10 +39,11 @@ from skerry.island_agent.checkpoint import Checkpoint, weight_differences
 from skerry.island_agent.errors import LeavesUnknown, ObjectCorrupt
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove, sync_tree, tree_files
-from skerry.island_agent.hooks import FILE_FETCHED, Hook
+from skerry.island_agent.hooks import FILE_FETCHED, FULL_VERIFIED, Hook
 from skerry.island_agent.install import Leaves, check_result, mapped, write_in_place
 from skerry.island_agent.marker import Held
 from skerry.island_agent.plan import PatchStep, Route
+from skerry.island_agent.room import check_room
 from skerry.island_agent.selection import Part, Selection
 
 logger = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ class Demand:
         if plans:
             largest = max((ref for ref, _, _ in plans), key=lambda ref: ref.size)
             self._fetcher.check_room(largest.key, left)
+            check_room(spool, "the part of the patches, downloaded,", left)
         self._on_total(done + left)
         with self._threads() as pool:
             for future in [pool.submit(self._fill, *plan) for plan in plans]:
@@ -299,6 +301,7 @@ class Demand:
         if found:
             what = f"full version {held.version}"
             raise ResultMismatch(what=what, expected="its layout", found=found[0])
+        hook(FULL_VERIFIED)
         if not route.patches:
             checkpoint.sync()
             sync_tree(directory)
@@ -345,6 +348,8 @@ class Demand:
             if attempt == _ATTEMPTS:
                 break
             total = sum(stop - start for _, start, stop in runs)
+            if attempt == 0:  # what differs later on has its room already
+                check_room(directory, "the part of a full version, downloaded,", total)
             self._on_total(self._fetcher.progress.job_bytes + total)
             with self._threads() as pool:
                 for future in [

@@ -17,6 +17,11 @@ IslandError
 ├── SettingsInvalid        a setting is wrong, or unknown              the operator
 ├── SelectionRefused       the wanted part does not fit the layout     the operator
 ├── LeavesUnknown          nothing signed says what a part must be     the agent: another way
+├── DiskError              this host's disk did not take it; also an OSError
+│   ├── DiskFull           bytes needed and free are in the message    the operator: room
+│   └── DiskDenied         read-only, or no permission                 the operator: mount, modes
+├── NoRoom                 a relay's cache cannot take an object       the operator: limit or disk
+├── Unreferenced           no record read so far names the object      the agent: reads on
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -24,6 +29,8 @@ IslandError
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from skerry.bulletin.errors import BulletinError
 from skerry.codec.errors import CodecError
@@ -138,6 +145,53 @@ class SelectionRefused(IslandError):
 
 class LeavesUnknown(IslandError):
     """No manifest and no verified file says which leaves a version has."""
+
+
+class DiskError(IslandError, OSError):
+    """This host's disk did not do what was asked; nothing that is served has changed."""
+
+    acts = "the operator: the disk of this host"
+
+
+class DiskFull(DiskError):
+    """A write needs more room than there is: on the file system, in a quota, or for one file."""
+
+    acts = "the operator: make room; the island then goes on by itself"
+
+    def __init__(self, where: Path, what: str, *, needed: int | None, free: int, why: str) -> None:
+        known = "an unknown number of" if needed is None else f"{needed}"
+        super().__init__(f"{where}: {what} needs {known} bytes, {free} are free: {why}")
+        self.needed = needed
+        self.free = free
+
+
+class DiskDenied(DiskError):
+    """The file system is read-only here, or this user may not write."""
+
+    acts = "the operator: permissions or mount of this host; the island then goes on by itself"
+
+    def __init__(self, where: Path, what: str, *, needed: int | None, free: int, why: str) -> None:
+        size = "" if needed is None else f" of {needed} bytes"
+        super().__init__(f"{where}: {what}{size} may not be written, {free} bytes are free: {why}")
+        self.needed = needed
+        self.free = free
+
+
+class NoRoom(IslandError):
+    """A relay's cache cannot take an object: its limit, or the disk."""
+
+    acts = "the operator: the relay's limit, or room on its disk; neighbours read past it"
+
+    def __init__(self, name: str, *, needed: int, free: int) -> None:
+        super().__init__(f"{name}: {needed} bytes needed, {free} free")
+        self.needed = needed
+        self.free = free
+
+
+class Unreferenced(IslandError):
+    """No record that the agent has read names the object, and its key does not say what it is."""
+
+    acts = "the agent: it reads the newest records"
 
 
 class PullRefused(IslandError):

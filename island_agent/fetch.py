@@ -2,8 +2,8 @@
 
 An object under way is `spool/<digest>.part`, always a prefix of the whole: the store reads ahead as
 it does best but hands over in order, so that a restart goes on where the last one stopped.  What
-has its final name had the promised size and digest.  Only FetchError, Stopped and OSError (this
-host's disk) escape.
+has its final name had the promised size and digest.  Only FetchError, Stopped and DiskError escape,
+or another OSError of this host's disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from skerry.bulletin.records import FileRef, ObjectRef
 from skerry.bulletin.store import ObjectStore
 from skerry.island_agent.errors import ObjectCorrupt, ObjectUnavailable, SpoolFull, Stopped
 from skerry.island_agent.files import digest_file, remove, rename
+from skerry.island_agent.room import writing
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +193,19 @@ class Fetcher:
         if self._stop.is_set():
             raise Stopped("a shutdown was asked for")
 
+    def missing(self, refs: Iterable[ObjectRef]) -> int:
+        """Return how many bytes of `refs` are not in the spool, by size alone."""
+        distinct = {ref.digest: ref for ref in refs}
+        return sum(ref.size - self._spooled(ref) for ref in distinct.values())
+
+    def _spooled(self, ref: ObjectRef) -> int:
+        for name in (ref.digest, f"{ref.digest}.part"):
+            with suppress(FileNotFoundError):
+                return min((self._spool / name).stat().st_size, ref.size)
+        return 0
+
     def _complete(self, ref: ObjectRef, part: Path) -> None:
-        with part.open("ab") as file:
+        with writing(self._spool, ref.key, ref.size - self._spooled(ref)), part.open("ab") as file:
             start = file.tell()
             if start > ref.size:
                 file.truncate(0)

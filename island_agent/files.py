@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from contextlib import suppress
@@ -9,11 +10,13 @@ from pathlib import Path
 
 from skerry.codec.digest import DigestStream, digest_bytes
 from skerry.codec.errors import FormatError
+from skerry.island_agent.room import writing
 
 TEMPORARY = ".new"  # how the names of files end that nothing refers to yet
 
 _BLOCK_BYTES = 1024 * 1024
 _SEAL_BYTES = 66
+_FICLONE = 0x40049409  # _IOW(0x94, 9, int), linux/fs.h
 
 
 def sync_directory(directory: Path) -> None:
@@ -35,17 +38,19 @@ def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) ->
     """Replace `path` with `data`: after a crash it holds the old bytes or the new ones.
 
     The temporary file lies in `scratch`, a directory of the same file system (default: beside);
-    its name is short whatever the length of `path`'s.
+    its name is short whatever the length of `path`'s.  Raises DiskError.
     """
     temporary = (scratch or path.parent) / f".{digest_bytes(path.name.encode())[:16]}{TEMPORARY}"
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        rename(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path.parent, path.name, len(data)):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            rename(temporary, path)
+        finally:
+            with suppress(OSError):  # nothing refers to it; on a read-only disk it was never made
+                temporary.unlink()
 
 
 def rename(source: Path, target: Path) -> None:
@@ -65,6 +70,20 @@ def remove(path: Path) -> None:
             path.unlink()
     if path.parent.is_dir():
         sync_directory(path.parent)
+
+
+def copy_file(source: Path, target: Path) -> str:
+    """Copy a file's bytes; say how: "reflink" shares them until one changes, "copy" does not.
+
+    The file system decides; across file systems and on most there is no sharing.
+    """
+    with source.open("rb") as old, target.open("xb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new, _BLOCK_BYTES)
+            return "copy"
+    return "reflink"
 
 
 def digest_file(path: Path) -> DigestStream:

@@ -1,13 +1,16 @@
 """The engines of one island: each one switched through the gate, each with its own error.
 
 Law: what the gate advertises for an engine changes only when that engine's own install returned; an
-engine that failed half way serves nothing until it has loaded the mirror anew.
+engine that failed half way serves nothing until it has loaded the mirror anew.  None loads a
+mirror that is known to be damaged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +34,24 @@ _WAKE_LIMIT_S = 5.0  # of one try
 _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in place again
 
 
+@dataclass(slots=True)
+class Trust:
+    """What is known of the mirror's damage, and when each engine had loaded it last.
+
+    `hurry`: an engine that loaded the mirror holds other weights than it should.
+    """
+
+    problem: str | None = None
+    hurry: bool = False
+    loaded: dict[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """Brings engines to what the mirror holds.  Errors are recorded, never raised.
 
-    `limit_s` bounds one install or load of an engine: one that hangs is broken, and must not hold
-    up the others.  `asleep` are the engines that could not be resumed yet.
+    `limit_s` bounds one install, load or doubt of an engine: one that hangs is broken, and must not
+    hold up the others.  `asleep` are the engines that could not be resumed yet.
     """
 
     engines: Mapping[str, Engine]
@@ -48,6 +63,50 @@ class Fleet:
     limit_s: float | None = None
     part: Callable[[], Part | None] = lambda: None  # what the mirror holds; None: all
     asleep: set[str] = field(default_factory=set)
+    clock: Callable[[], float] = time.monotonic
+    trust: Trust = field(default_factory=Trust)
+
+    def distrust_mirror(self, problem: str) -> None:
+        """Let no engine load the mirror until `trust_mirror`."""
+        self.trust.problem = problem
+
+    def trust_mirror(self) -> None:
+        self.trust.problem = None
+
+    async def doubt(self, good_at: float, held: Held) -> None:
+        """Hash every engine that loaded the mirror after `good_at`, when it was last good.
+
+        Until its weights are found to be those of `held` it serves nothing; an engine that holds
+        others loads the mirror anew, once that may be trusted.  So does one that holds a part: no
+        digest says what its weights should be.
+        """
+        names = [name for name, at in self.trust.loaded.items() if at >= good_at]
+        for name in names:
+            problem = f"it loaded a mirror that is damaged: {self.trust.problem}"
+            self.gate.set_served(name, None, error=problem)
+        self.observe()
+        await asyncio.gather(*(self._clear(name, held) for name in names))
+        self.observe()
+
+    async def _clear(self, name: str, held: Held) -> None:
+        engine = self.engines[name]
+
+        async def hash_weights() -> None:
+            if self.part() is not None:
+                problem = f"engine {name} loaded a part that is damaged, and no digest clears it"
+                self.gate.set_served(name, None, error=problem, revoke=True)
+                raise EngineBroken(problem)
+            async with asyncio.timeout(self.limit_s):
+                found = await engine.weights_digest()
+            if found != held.weights:
+                problem = f"engine {name} holds weights {found}, expected {held.weights}"
+                self.gate.set_served(name, None, error=problem, revoke=True)
+                raise EngineBroken(problem)
+            if self.gate.view()[name].target is None and engine.version == held.version:
+                self.gate.set_served(name, held.version)
+                self.trust.loaded.pop(name, None)  # what it holds is good, whatever it read
+
+        await self._guard(name, f"hash of version {held.version}", hash_weights)
 
     async def wake(self) -> None:
         """Resume every engine: one that an earlier agent left paused would hang its requests."""
@@ -90,8 +149,11 @@ class Fleet:
     async def load_behind(self, directory: Path, held: Held) -> float:
         """Load the mirror into every engine that serves another version, or none.
 
-        Returns the longest time in seconds that an engine was away.
+        Returns the longest time in seconds that an engine was away.  A damaged mirror is not loaded
+        by any: those that are behind wait until it has been mended.
         """
+        if self.trust.problem is not None:
+            return 0.0
         behind = self.behind(held)
         pauses = await asyncio.gather(*(self._load(name, directory, held) for name in behind))
         self.observe()
@@ -124,15 +186,24 @@ class Fleet:
     async def _update(self, name: str, update: WeightUpdate) -> float:
         engine = self.engines[name]
 
+        status = self.status.engines.setdefault(name, EngineStatus())
+        status.pause_s = status.scatter_s = status.resume_s = None
+        written_at = 0.0
+
         async def install() -> None:
+            nonlocal written_at
+            began = self.clock()
             async with asyncio.timeout(self.limit_s):
                 await engine.install(update)
+                written_at = self.clock()
+                status.scatter_s = max(0.0, written_at - began)
                 await self._check(name, update.digest)
 
         async def switch() -> float:
             async with asyncio.timeout(self.limit_s):
                 await engine.stage(update)
             report = await self.gate.swap(name, update.version, install, drain_s=self.drain_s)
+            status.resume_s = max(0.0, self.clock() - written_at)
             await self._audit(name, update.digest)
             return report.pause_s
 
@@ -149,9 +220,13 @@ class Fleet:
         engine = self.engines[name]
 
         async def load() -> None:
+            self.trust.loaded[name] = math.inf  # it may read any byte from now on
             async with asyncio.timeout(self.limit_s):
                 await engine.load(directory, held.version)
+                self.trust.loaded[name] = self.clock()
+                self.trust.hurry = True  # unless the engine holds what the mirror should
                 await self._check(name, held.weights)
+                self.trust.hurry = False
 
         async def switch() -> float:
             check_needs(name, engine, self.part())

@@ -15,6 +15,10 @@ No mirror byte is touched before 3, so a crash up to 3 leaves the old version; f
 the mirror finishes 4 to 6.  A full version goes `objects-spooled`, `assembled` (verified and
 durable beside the mirror), `swap-intended`, `old-moved`, `new-moved`, `marker-moved`, then 7 and
 8; before `swap-intended` a crash leaves the old version, from then on opening finishes the swap.
+A repair of damaged bytes goes `repair-fetched` (the right bytes, by digest, are in memory),
+`repair-recorded` (in a durable record), `repair-written`, `repair-checked` (hashed again from the
+mirror), `repair-acknowledged` (marker written anew, the record is gone); from `repair-recorded` on,
+opening finishes it.
 """
 
 from __future__ import annotations
@@ -43,10 +47,18 @@ SWAP_STEPS = (
     "engines-installed",
     "acknowledged",
 )
+REPAIR_STEPS = (
+    "repair-fetched",
+    "repair-recorded",
+    "repair-written",
+    "repair-checked",
+    "repair-acknowledged",
+)
 # Inside steps, once per tensor or file: may be called any number of times.
 TENSOR_DECODED = "tensor-decoded"
 TENSOR_WRITTEN = "tensor-written"
 FILE_FETCHED = "file-fetched"
+FULL_VERIFIED = "full-verified"  # a downloaded full version, before patches are applied to it
 
 
 def no_hook(step: str) -> None:

@@ -103,7 +103,9 @@ def stage(
         hook("decoded")
         writer.finish()
     hook("journal-durable")
-    return Journal.open(record, checkpoint.layout)
+    journal = Journal.open(record, checkpoint.layout)
+    journal.written_s = writer.seconds
+    return journal
 
 
 def redo(

@@ -37,6 +37,7 @@ from skerry.codec.digest import (
 )
 from skerry.codec.errors import FormatError
 from skerry.codec.layout import Layout, check_name
+from skerry.codec.pack import leaf_range
 from skerry.codec.strict_json import (
     as_int,
     as_list,
@@ -65,6 +66,7 @@ class Journal:
     def __init__(self, data: Bytes, layout: Layout) -> None:
         """Parse a record about the tensors of `layout`.  Raises JournalInvalid."""
         self._data = data
+        self.written_s = 0.0  # that writing it took, where this process did
         try:
             self._parse({spec.name: spec for spec in layout.tensors})
         except FormatError as error:
@@ -94,6 +96,22 @@ class Journal:
     def changed(self) -> int:
         """How many words change."""
         return sum(item.positions.size for item in self._changes.stored)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the record."""
+        return self._data.size
+
+    @property
+    def changed_bytes(self) -> int:
+        """How many bytes of weights change, in words."""
+        return sum(item.new.nbytes for item in self._changes.stored)
+
+    @property
+    def touched_bytes(self) -> int:
+        """How many bytes the leaves have that change."""
+        ranges = (leaf_range(spec, i) for spec in self.specs for i in self.leaves[spec.name])
+        return sum(stop - start for start, stop in ranges)
 
     def _parse(self, specs: Mapping[str, TensorSpec]) -> None:
         footer, end = self._footer()

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from skerry.island_agent.status import PHASES, IslandStatus
+from skerry.island_agent.relay import Relay
+from skerry.island_agent.status import PHASES, IslandStatus, ScrubStatus
 
 
 class IslandCollector(Collector):
@@ -29,6 +30,7 @@ class IslandCollector(Collector):
         yield _gauge("lag_versions", "Versions between the mirror and the newest", status.lag)
         yield _gauge("ready", "1 when the island serves", int(status.ready))
         yield _gauge("target_version", "Version that it goes to", status.wanted)
+        yield _gauge("watched", "1 while a relay tells of new records", int(status.watched))
         yield _gauge("partial", "1 when it mirrors a part of each version", status.part is not None)
         yield _gauge(
             "last_pass_timestamp_seconds", "When the last pass ended", status.last_pass_unix_s
@@ -58,6 +60,13 @@ class IslandCollector(Collector):
         for phase, spent in list(status.install_seconds.items()):
             seconds.add_metric([phase], spent)
         yield seconds
+        nbytes = CounterMetricFamily(
+            "skerry_island_install_bytes", "Bytes handled by installs", labels=["phase"]
+        )
+        for phase, count in list(status.install_bytes.items()):
+            nbytes.add_metric([phase], count)
+        yield nbytes
+        yield from _scrub(status.scrub)
         served = GaugeMetricFamily(
             "skerry_island_engine_version", "Version that an engine serves", labels=["engine"]
         )
@@ -79,6 +88,55 @@ class IslandCollector(Collector):
             if engine.last_install is not None:
                 installed.add_metric([name], engine.last_install.at_unix_s)
         yield from (served, healthy, installed, failed)
+
+
+def _scrub(scrub: ScrubStatus) -> Iterable[Metric]:
+    for name, text, value in (
+        ("bytes", "Bytes of the mirror that the scrub has hashed", scrub.bytes),
+        ("passes", "Times that the scrub has hashed the whole mirror", scrub.passes),
+        ("damaged_parts", "Parts of the mirror found to be damaged", scrub.damaged),
+        ("repaired_parts", "Parts of the mirror mended from the bulletin", scrub.repaired),
+        ("failures", "Repairs that failed and are tried again", scrub.failures),
+    ):
+        yield CounterMetricFamily(f"skerry_agent_scrub_{name}", text, value=value)
+    yield GaugeMetricFamily(
+        "skerry_agent_scrub_suspects",
+        "Damaged parts of the mirror that wait for their repair",
+        value=len(scrub.suspects),
+    )
+
+
+class RelayCollector(Collector):
+    """Turns what a relay has done into metrics."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def register(self, registry: CollectorRegistry) -> None:
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric family."""
+        figures = self._relay.to_json()
+        for name, text in _RELAY_COUNTERS:
+            yield CounterMetricFamily(f"skerry_relay_{name}", text, value=figures[name])
+        for name, text in _RELAY_GAUGES:
+            yield GaugeMetricFamily(f"skerry_relay_{name}", text, value=figures[name])
+
+
+_RELAY_COUNTERS = (
+    ("upstream_bytes", "Bytes read from upstream: the WAN, or another relay"),
+    ("upstream_requests", "Requests made upstream"),
+    ("served_bytes", "Bytes given to neighbours"),
+    ("hits", "Objects that were here when a neighbour asked"),
+    ("misses", "Objects that were not"),
+    ("coalesced", "Requests that waited for what another one was fetching"),
+    ("refused", "Objects that a neighbour was sent past the relay for, or told to ask again"),
+)
+_RELAY_GAUGES = (
+    ("waiting", "Neighbours that wait for the next record"),
+    ("cache_bytes", "Bytes kept or promised on disk"),
+)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skerry.codec.digest import Digest
+from skerry.codec.errors import FormatError
 from skerry.codec.layout import Layout
 from skerry.codec.pack import Pack
 from skerry.codec.weights import WeightsDigest
@@ -23,10 +24,11 @@ from skerry.island_agent.errors import (
     RunUnknown,
     SelectionRefused,
 )
-from skerry.island_agent.files import remove, tree_files
+from skerry.island_agent.files import remove, sync_tree, tree_files, write_atomically
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.marker import Held, Marker
+from skerry.island_agent.repair import Repair
 from skerry.island_agent.selection import Part, Selection
 from skerry.island_agent.state import Places, State
 from skerry.publisher.threads import thread_count
@@ -141,6 +143,7 @@ class Mirror:
         swap.finish_swap(self._state, hook=self._hook)
         try:
             self._load()
+            self._finish_repair()
             suspect = self._finish_install()
             self._remove_strays()
         except MirrorDamaged as error:
@@ -174,6 +177,7 @@ class Mirror:
         if self._marker is not None:
             self._marker = Marker(run=self._marker.run, held=None)  # even if it cannot be written
             self._state.set_marker(self._marker)
+        remove(self.places.repair_record)
         self.acknowledge()
 
     def stage(
@@ -208,11 +212,32 @@ class Mirror:
     def apply(self, journal: Journal) -> None:
         """Write a recorded install in place.  Raises MirrorDamaged or OSError; then `settle`."""
         self._unsettled = True
-        checkpoint, _ = self._open_parts()
+        self._open_parts()
         layout = self._state.layout(journal.target.layout)
-        install.redo(self._state, checkpoint, journal, layout, hook=self._hook)
+        install.redo(self._state, self._writable(), journal, layout, hook=self._hook)
         self._load()
         self._unsettled = False
+
+    def repair(self, repair: Repair) -> bool:
+        """Put the right bytes of a damaged part in place; say whether that was still wanted.
+
+        Readers see the mirror changing meanwhile.  Raises MirrorDamaged or OSError; then `settle`.
+        """
+        if self._unsettled or self.held != repair.held or self.places.install_record.exists():
+            return False
+        write_atomically(self.places.repair_record, repair.to_bytes())
+        self._unsettled = True
+        self._hook("repair-recorded")
+        self._finish_repair()
+        self._unsettled = False
+        return True
+
+    def parts(self) -> tuple[Held, Layout, WeightsDigest, Part | None] | None:
+        """Return what is held, all leaf digests, and which leaves lie here; None: nothing sound."""
+        if self._unsettled or self._checkpoint is None or self._weights is None:
+            return None
+        assert self.held is not None
+        return self.held, self._checkpoint.layout, self._weights, self._part
 
     def swap_in(self, target: Held, layout: Layout, weights: WeightsDigest) -> None:
         """Put the assembled directory `places.incoming` in the mirror's place."""
@@ -263,7 +288,7 @@ class Mirror:
         if held is not None:
             self._weights = self._state.weights(held)
             layout = self._state.layout(held.layout)
-            self._checkpoint = Checkpoint(self.places.mirror, layout, writable=True)
+            self._checkpoint = Checkpoint(self.places.mirror, layout)
             if self._selection is not None:
                 self._part = self._selection.resolve(layout)
 
@@ -280,6 +305,38 @@ class Mirror:
                 "directory, or remove this one"
             )
 
+    def _writable(self) -> Checkpoint:
+        """Map the mirror for writing: for as long as that takes, and no longer."""
+        return Checkpoint(self.places.mirror, self._open_parts()[0].layout, writable=True)
+
+    def _finish_repair(self) -> None:
+        """Do a durable repair, if there is one about what is held.  Raises MirrorDamaged."""
+        record = self.places.repair_record
+        try:
+            repair = Repair.from_bytes(record.read_bytes())
+        except FileNotFoundError:
+            return
+        except FormatError as error:
+            logger.warning("repair discarded: %s", error)
+            remove(record)
+            return
+        marker, checkpoint = self._marker, self._checkpoint
+        if marker is not None and checkpoint is not None:
+            if (marker.run, marker.held) == (repair.run, repair.held):
+                if repair.offset is None:
+                    contents = {repair.file: repair.data}
+                    checkpoint.write_side_files(contents, scratch=self.places.state)
+                    sync_tree(self.directory)
+                else:
+                    checkpoint.write_range(repair.file, repair.offset, repair.data)
+                self._hook("repair-written")
+                if checkpoint.content(repair.file, repair.offset, len(repair.data)) != repair.data:
+                    raise MirrorDamaged(f"{repair.file} differs after it was repaired")
+                self._hook("repair-checked")
+            self._set_marker(marker)  # anew, before the record goes: readers must notice
+        remove(record)
+        self._hook("repair-acknowledged")
+
     def _finish_install(self) -> bool:
         """Redo a durable record that is about what is held; say whether the mirror needs a look."""
         record = self.places.install_record
@@ -293,7 +350,7 @@ class Mirror:
         if journal.run == self._marker.run and journal.origin == self.held:
             logger.info("install resumed version=%d", journal.target.version)
             layout = self._state.layout(journal.target.layout)
-            install.redo(self._state, self._checkpoint, journal, layout, hook=self._hook)
+            install.redo(self._state, self._writable(), journal, layout, hook=self._hook)
             self._load()
             return False
         return journal.target != self.held

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from skerry.bulletin.errors import NoPath, NotFound
 from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.records import Full, ObjectRef, Record
+from skerry.bulletin.state import LogState
 from skerry.codec.digest import Digest
 from skerry.codec.errors import CodecError
 from skerry.inference.decision import KnownVersions
@@ -33,20 +36,23 @@ from skerry.island_agent.errors import (
     VersionCollected,
 )
 from skerry.island_agent.fetch import Fetcher
-from skerry.island_agent.files import remove, sync_directory
+from skerry.island_agent.files import remove, sync_directory, tree_files
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import FILE_FETCHED, TENSOR_DECODED, Hook
 from skerry.island_agent.install import load_packs
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Route, Target
+from skerry.island_agent.room import check_room, disk_error
 from skerry.island_agent.status import InstallReport, IslandStatus
-from skerry.island_agent.stopwatch import StopWatch
+from skerry.island_agent.stopwatch import StopWatch, describe
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+OnRecords = Callable[[LogState, tuple[Record, ...]], None]
 
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
 
@@ -64,7 +70,9 @@ class Reconciler:
     hook: Hook
     pool: Executor  # one thread: whoever closes the mirror waits for it
     demand: Demand | None = None  # reads a part only
+    on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
+    _busy: int = 0
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
     _refused: list[frozenset[Digest]] = field(default_factory=list)  # packs that fail together
@@ -72,9 +80,16 @@ class Reconciler:
     async def step(self) -> bool:
         """Make one pass; say whether anything moved.
 
-        Raises whatever the pass met; then nothing counts as installed, and the next pass starts
-        from what is there.
+        Raises whatever the pass met, DiskError for this host's disk; then nothing counts as
+        installed, and the next pass starts from what is there.
         """
+        try:
+            return await self._step()
+        except OSError as error:  # engines and the bulletin have errors of their own
+            where = self.mirror.places.root
+            raise disk_error(error, where, f"{self.status.phase}: the island") from error
+
+    async def _step(self) -> bool:
         await self._do(self.mirror.settle)
         await self.fleet.wake_rest()
         loaded = await self._load_engines()
@@ -89,10 +104,11 @@ class Reconciler:
         route = self._route(want)
         self.status.reading = route.legs
         try:
-            await self._install(route)
+            with self._occupied():
+                await self._install(route)
         except (NotFound, ObjectUnavailable) as error:
             # Collected meanwhile: that is nobody's fault, and the next pass goes another way.
-            await self._do(self.reader.refresh)
+            await self._do(self._read_log)
             name = plan.collected(self.reader.state, route)
             if name is not None:
                 raise VersionCollected(want, name) from error
@@ -108,6 +124,19 @@ class Reconciler:
         self._refused.clear()
         self.status.last_error = self.status.last_error if self._ailing() else None
         return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether an install is under way, or engines load the mirror: the scrub gives way."""
+        return self._busy > 0
+
+    @contextmanager
+    def _occupied(self) -> Iterator[None]:
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
 
     def mark(self, step: str) -> None:
         """The hook of mirror and fetcher: note the time, notice a shutdown, pass it on."""
@@ -128,8 +157,10 @@ class Reconciler:
 
     async def _observe_log(self) -> None:
         self.status.phase = "observing"
-        records = await self._do(self.reader.refresh)
+        began, known = self.watch.clock(), self.reader.state.nbytes
+        records = await self._do(self._read_log)
         state = self.reader.state
+        self.watch.note("manifest", seconds=self.watch.clock() - began, nbytes=state.nbytes - known)
         if state.run is None:
             return
         await self._do(self.mirror.bind, state.run)
@@ -151,6 +182,11 @@ class Reconciler:
             )
         self.status.lag = plan.lag(state, self.mirror.version)
 
+    def _read_log(self) -> tuple[Record, ...]:
+        records = self.reader.refresh()
+        self.on_records(self.reader.state, records)
+        return records
+
     def _observe_mirror(self) -> None:
         self.status.held = self.mirror.held
         part = self.mirror.part
@@ -167,7 +203,8 @@ class Reconciler:
         if held is None or not behind:
             return False
         self.status.phase = "installing"
-        await self.fleet.load_behind(self.mirror.directory, held)
+        with self._occupied():
+            await self.fleet.load_behind(self.mirror.directory, held)
         return self.fleet.behind(held) != behind  # engines that go on failing are no movement
 
     def _ailing(self) -> bool:
@@ -240,8 +277,15 @@ class Reconciler:
             self._observe_mirror()
             pause_s = await self._update_engines(journal)
             changed = journal.changed
+            self._account(route, journal, pause_s)
         else:
             await self._do(self._swap, route)
+            self.fleet.trust_mirror()  # every byte of it was hashed just now
+            assert route.anchor is not None
+            held_part = self.mirror.part
+            whole = route.anchor.full.nbytes
+            self.watch.note("verify", nbytes=whole if held_part is None else held_part.nbytes)
+            self.watch.note("decode", nbytes=sum(ref.size for ref in route.packs))
             self.status.phase = "installing"
             self._observe_mirror()
             pause_s, changed = 0.0, None
@@ -253,6 +297,8 @@ class Reconciler:
         self.mark("acknowledged")
         self.status.phase = "idle"
         self.status.lag = plan.lag(self.reader.state, held.version)
+        self.watch.note("fetch", nbytes=self.fetcher.progress.bytes_read - read)
+        phases = self.watch.phases()
         report = InstallReport(
             version=held.version,
             base=base,
@@ -263,10 +309,34 @@ class Reconciler:
             changed=changed,
             pause_s=pause_s,
             at_unix_s=self.status.clock(),
+            phases=phases,
             **self.watch.seconds(),
         )
         self.status.installed(report)
-        logger.info("install ended version=%d weights=%s", held.version, held.weights)
+        logger.info(
+            "install ended version=%d base=%s steps=%d full=%s weights=%s %s",
+            held.version, base, report.steps, report.full, held.weights, describe(phases),
+        )  # fmt: skip
+
+    def _account(self, route: Route, journal: Journal, pause_s: float) -> None:
+        """Note what the marks do not tell of an install by patches."""
+        packed = sum(ref.size for ref in route.packs)
+        if self.demand is not None:
+            packed = self.fetcher.progress.job_bytes  # the part of them that was read
+        self.watch.note("decode", nbytes=packed)
+        self.watch.note("journal", seconds=journal.written_s, nbytes=journal.nbytes)
+        self.watch.note("verify", nbytes=journal.touched_bytes)
+        self.watch.note("apply", nbytes=journal.changed_bytes)
+        slowest = max(
+            (e for e in self.status.engines.values() if e.scatter_s is not None),
+            key=lambda engine: engine.pause_s or 0.0,
+            default=None,
+        )
+        if slowest is not None and pause_s:
+            scatter_s, resume_s = slowest.scatter_s or 0.0, slowest.resume_s or 0.0
+            self.watch.note("pause", seconds=pause_s - scatter_s - resume_s)
+            self.watch.note("scatter", seconds=scatter_s, nbytes=journal.changed_bytes)
+            self.watch.note("resume", seconds=resume_s)
 
     def _fetch(self, route: Route) -> None:
         places = self.mirror.places
@@ -278,13 +348,28 @@ class Reconciler:
                 self.demand.fetch_patches(route.patches, self.mirror.layout(), places.spool)
             else:
                 self.demand.download(route, places.incoming, places.spool, self.mark)
-        elif route.anchor is None:
+            sync_directory(places.spool)
+            self.mark("objects-spooled")
+            return
+        wanted = [] if route.anchor is None else self._missing_files(route.anchor.full)
+        check_room(
+            places.root,
+            f"version {route.target.version}, downloaded,",
+            self.fetcher.missing(route.packs) + self.fetcher.missing(wanted),
+        )
+        if route.anchor is None:
             self.fetcher.reserve(route.packs)
             self.fetcher.fetch_all(route.packs)
         else:
             assemble.download(route, places.incoming, self.fetcher, self.reader.layout, self.mark)
         sync_directory(places.spool)
         self.mark("objects-spooled")
+
+    def _missing_files(self, full: Full) -> list[ObjectRef]:
+        """Return the files of a full version that no earlier try has put in place, by size."""
+        sizes = tree_files(self.mirror.places.incoming)
+        pairs = zip(full.files, full.objects, strict=True)
+        return [ref for file, ref in pairs if sizes.get(file.name) != file.size]
 
     def _stage(self, route: Route) -> Journal:
         layout = self.reader.layout(route.target.layout)

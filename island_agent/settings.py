@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.config import LEAST_MEMORY_BYTES, AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.plan import Target
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.selection import Selection
 
 PREFIX = "SKERRY_AGENT_"
@@ -124,6 +125,13 @@ def _list(found: object) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _relays(found: object) -> tuple[str, ...]:
+    addresses = _list(found)
+    if not all(address.startswith(("http://", "https://")) for address in addresses):
+        raise ValueError("expected addresses of relays, http://host:port/bulletin")
+    return addresses
+
+
 def _island(found: object) -> str:
     from skerry.bulletin import keys
     from skerry.bulletin.errors import InvalidKey
@@ -208,6 +216,16 @@ SETTINGS: tuple[Setting, ...] = (
         read=_seconds(),
         flag="--idle-poll",
         text="the same while nothing comes; default: poll_s, but at least 8",
+    ),
+    Setting(
+        name="watched_poll_s",
+        read=_seconds(),
+        text="the same while a relay tells of new records; default: poll_s, but at least 60",
+    ),
+    Setting(
+        name="nudge_s",
+        read=_seconds(zero=True),
+        text="a nudge makes the next look no sooner than this; default: poll_s, but at most 0.5",
     ),
     Setting(
         name="retry_s",
@@ -305,8 +323,56 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="spool_bytes",
         read=_whole(1),
+        flag="--spool-mb",
         default=256 * 1024**3,
-        text="what may lie in the spool",
+        text="what may lie in the spool; the flag takes MB",
+    ),
+    Setting(
+        name="in_memory",
+        read=_yes_no,
+        flag="--mirror-in-memory",
+        default=False,
+        text="keep the mirror in RAM, below /dev/shm; dir only names it",
+    ),
+    Setting(
+        name="memory_bytes",
+        read=_whole(LEAST_MEMORY_BYTES),
+        flag="--memory-mb",
+        text="what staging may take, beside the changes of one tensor; the flag takes MB",
+    ),
+    Setting(
+        name="scrub_bytes_per_s",
+        read=_whole(0),
+        flag="--scrub-mb",
+        default=32_000_000,
+        text="how much of the mirror is hashed each second, 0: nothing; the flag takes MB",
+    ),
+    Setting(
+        name="scrub_pass_s",
+        read=_seconds(zero=True),
+        default=60.0,
+        text="and all of it at most once in so many seconds",
+    ),
+    Setting(
+        name="upstream",
+        read=_relays,
+        flag="--upstream",
+        default=(),
+        text="read through these relays, and past them where they do not help",
+    ),
+    Setting(
+        name="relay",
+        read=_yes_no,
+        flag="--relay",
+        default=False,
+        text="serve the bulletin to neighbours",
+    ),
+    Setting(
+        name="relay_bytes",
+        read=_whole(1),
+        flag="--relay-gib",
+        default=64 * 1024**3,
+        text="disk for what neighbours ask for; the flag takes GiB",
     ),
     Setting(
         name="control_token_file",
@@ -376,9 +442,10 @@ class Settings:
             spool_bytes=self._int("spool_bytes"),
         )
         plain = (
-            "island", "poll_s", "idle_poll_s", "retry_s", "retry_limit_s", "drain_s",
-            "engine_limit_s", "verify_on_open", "threads", "announce", "announce_s", "heartbeat_s",
-            "history",
+            "island", "poll_s", "idle_poll_s", "watched_poll_s", "nudge_s", "retry_s",
+            "retry_limit_s", "drain_s", "engine_limit_s", "verify_on_open", "threads", "announce",
+            "announce_s", "heartbeat_s", "history", "in_memory", "memory_bytes",
+            "scrub_bytes_per_s", "scrub_pass_s",
         )  # fmt: skip
         values = {name: self[name] for name in plain}
         try:
@@ -392,6 +459,13 @@ class Settings:
             )
         except ValueError as error:
             raise self._blamed(error) from error
+
+    def neighbours(self) -> tuple[tuple[str, ...], RelayConfig | None]:
+        """Return the relays that are read through, and what the agent is as one itself."""
+        upstream = self["upstream"]
+        assert isinstance(upstream, tuple)
+        relay = RelayConfig(cache_bytes=self._int("relay_bytes")) if self["relay"] else None
+        return upstream, relay
 
     def control_token(self) -> str | None:
         """Return the token of `/control`, read from its file if there is one."""
@@ -445,10 +519,15 @@ def resolve(
             ways = f"{setting.flag}, {setting.variable} or `{setting.name}` in a file"
             raise SettingsInvalid("nowhere", setting.name, f"expected from {ways}")
     whole = {s.name: given.get(s.name, Given(s.default, "default")) for s in SETTINGS}
-    if whole["idle_poll_s"].value is None:
-        poll_s = whole["poll_s"].value
-        assert isinstance(poll_s, float)
-        whole["idle_poll_s"] = Given(max(poll_s, 8.0), "default")
+    poll_s = whole["poll_s"].value
+    assert isinstance(poll_s, float)
+    for name, value in (
+        ("idle_poll_s", max(poll_s, 8.0)),
+        ("watched_poll_s", max(poll_s, 60.0)),
+        ("nudge_s", min(poll_s, 0.5)),
+    ):
+        if whole[name].value is None:
+            whole[name] = Given(value, "default")
     return Settings(given=whole)
 
 
@@ -511,10 +590,16 @@ def _shown(setting: Setting, value: object) -> object:
     if setting.secret:
         return None if value is None else "(set)"
     if setting.name == "bulletin":
-        return _PRIVATE.sub(r"\1***", _CREDENTIALS.sub("***@", str(value)))
+        return _redacted(str(value))
+    if setting.name == "upstream" and isinstance(value, tuple):
+        return [_redacted(address) for address in value]
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _redacted(address: str) -> str:
+    return _PRIVATE.sub(r"\1***", _CREDENTIALS.sub("***@", address))
 
 
 def flags_of(settings: Iterable[Setting] = SETTINGS) -> dict[str, str]:

@@ -4,6 +4,7 @@
     DIR/mirror.partial/    in its place where a part is mirrored: the same files, with holes
     DIR/mirror.incoming/   a full version under way      DIR/mirror.outgoing/   the one it replaced
     DIR/journal/install    the install record            DIR/journal/swap       the intent of a swap
+    DIR/journal/repair     a repair under way
     DIR/spool/             objects under way
     DIR/state/             lock, marker, layouts/<digest>, weights/<digest>
 
@@ -77,6 +78,10 @@ class Places:
     @property
     def swap_intent(self) -> Path:
         return self.root / "journal" / "swap"
+
+    @property
+    def repair_record(self) -> Path:
+        return self.root / "journal" / "repair"
 
     def create(self) -> None:
         """Make the directories; their names below `root` are durable."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
@@ -16,6 +16,7 @@ from skerry.island_agent.errors import who_acts
 from skerry.island_agent.fetch import FetchProgress
 from skerry.island_agent.marker import Held
 from skerry.island_agent.plan import Target
+from skerry.island_agent.stopwatch import Phase
 
 PHASES = (
     "opening", "idle", "observing", "fetching", "staging", "installing", "retrying", "stopped"
@@ -24,8 +25,8 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallReport:
-    """One finished install.  Seconds by phase; `nbytes` were read from the store, `changed` words
-    were written, None for a full version."""
+    """One finished install.  Seconds by step, and by phase with bytes; `nbytes` were read from the
+    store, `changed` words were written, None for a full version."""
 
     version: int
     base: int | None
@@ -40,6 +41,7 @@ class InstallReport:
     apply_s: float
     pause_s: float
     at_unix_s: float
+    phases: Mapping[str, Phase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,15 @@ class EngineInstall:
 class EngineStatus:
     """One engine: what it serves (None: nothing), and what is wrong with it now (None: nothing).
 
-    `last_error` stays when it is well again.
+    `last_error` stays when it is well again.  `pause_s` passed in its last switch from one token to
+    the next; of these `scatter_s` while it wrote words, `resume_s` after that.
     """
 
     version: int | None = None
     error: str | None = None
     pause_s: float | None = None
+    scatter_s: float | None = None
+    resume_s: float | None = None
     failures: int = 0
     last_error: str | None = None
     last_error_unix_s: float | None = None
@@ -82,6 +87,19 @@ class EngineStatus:
         self.error = self.last_error = error
         self.last_error_unix_s = at_unix_s
         self.failures += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ScrubStatus:
+    """What the scrub has read, found and mended; `suspects` are the parts that wait for repair."""
+
+    bytes: int = 0
+    passes: int = 0
+    damaged: int = 0
+    repaired: int = 0
+    failures: int = 0
+    suspects: list[str] = field(default_factory=list)
+    last_pass_unix_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +121,7 @@ class IslandStatus:
     within: Callable[[int], bool] = lambda version: True  # does it serve what the target asks for?
     part: str | None = None  # the selection, where only a part of every version is mirrored
     part_bytes: int | None = None
+    watched: bool = False  # a relay tells of new records, so looks at the log are rare
     stopping: bool = False
     passes: int = 0
     last_pass_unix_s: float | None = None
@@ -111,9 +130,11 @@ class IslandStatus:
     progress: FetchProgress = field(default_factory=FetchProgress)
     last_error: Failure | None = None
     engines: dict[str, EngineStatus] = field(default_factory=dict)
+    scrub: ScrubStatus = field(default_factory=ScrubStatus)
     installs: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    install_seconds: Counter[str] = field(default_factory=Counter)
+    install_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    install_bytes: Counter[str] = field(default_factory=Counter)
     history: deque[InstallReport] = field(init=False)
     errors: deque[Failure] = field(init=False)
 
@@ -136,8 +157,9 @@ class IslandStatus:
     def installed(self, report: InstallReport) -> None:
         self.history.append(report)
         self.installs += 1
-        for phase in ("fetch", "stage", "journal", "apply", "pause"):
-            self.install_seconds[phase] += getattr(report, f"{phase}_s")
+        for name, phase in report.phases.items():
+            self.install_seconds[name] += phase.seconds
+            self.install_bytes[name] += phase.nbytes
 
     @property
     def version(self) -> int | None:
@@ -182,6 +204,7 @@ class IslandStatus:
             "part_bytes": self.part_bytes,
             "ready": self.ready,
             "not_ready": self.not_ready,
+            "watched": self.watched,
             "phase": self.phase,
             "passes": self.passes,
             "last_pass_unix_s": self.last_pass_unix_s,
@@ -192,6 +215,7 @@ class IslandStatus:
             "failures": dict(self.failures),
             "errors": [asdict(failure) for failure in self.errors],
             "engines": {name: asdict(engine) for name, engine in self.engines.items()},
+            "scrub": asdict(self.scrub),
             "installs": self.installs,
             "fetched_bytes": self.progress.bytes_read,
             "fetch_retries": self.progress.retries,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -15,6 +16,7 @@ from skerry.bulletin.stores.local import LocalStore
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.stores.metered import Metered, Usage
 from skerry.bulletin.stores.mirrored import Mirrored
+from skerry.bulletin.stores.relayed import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.retrying import Retrying
 from skerry.bulletin.stores.s3_address import S3Address, web_address
@@ -24,8 +26,10 @@ __all__ = [
     "MemoryStore",
     "Metered",
     "Mirrored",
+    "Relayed",
     "Retrying",
     "Usage",
+    "open_relayed",
     "open_store",
 ]
 
@@ -51,6 +55,21 @@ def open_store(url: str) -> ObjectStore:
     if len(urls) == 1:
         return _open(url, RetryConfig())
     return Mirrored([_open(one, RetryConfig(read_s=_MIRROR_READ_S)) for one in urls])
+
+
+def open_relayed(url: str, relays: Sequence[str], *, pinned: bool = False) -> ObjectStore:
+    """Return the store at `url`, read through relays first, in the order of their addresses.
+
+    `pinned`: the reader knows the run's key.
+
+    Raises UnsupportedStore, also for a relay that is not at an http address.
+    """
+    store = open_store(url)
+    for relay in reversed(relays):
+        if not relay.startswith(("http://", "https://")):
+            raise UnsupportedStore(f"expected http://host:port/bulletin, found {relay!r:.80}")
+        store = Relayed(_open(relay, RetryConfig(read_s=_MIRROR_READ_S)), store, pinned=pinned)
+    return store
 
 
 def _open(url: str, config: RetryConfig) -> ObjectStore:

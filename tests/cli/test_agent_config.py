@@ -44,6 +44,19 @@ def test_every_setting_is_printed_with_its_source(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]  # nothing was opened or made
 
 
+def test_flags_in_large_units_are_settings_in_bytes(tmp_path: Path) -> None:
+    flags = ("--spool-mb", 3, "--memory-mb", 100, "--scrub-mb", 0, "--relay-gib", 0.5)
+    found = printed("run", "--dir", tmp_path, *flags, "--relay", "--mirror-in-memory")
+    values = {name: entry["value"] for name, entry in found.items()}
+    assert values["spool_bytes"] == 3_000_000
+    assert values["memory_bytes"] == 100_000_000
+    assert values["scrub_bytes_per_s"] == 0
+    assert values["relay_bytes"] == 1 << 29
+    assert (values["relay"], values["in_memory"]) == (True, True)
+    assert found["memory_bytes"]["source"] == "--memory-mb"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_secrets_are_not_printed(tmp_path: Path) -> None:
     env = {"SKERRY_AGENT_CONTROL_TOKEN": "hunter2"}
     for extra in ((), ("--json",)):
@@ -64,6 +77,9 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
         (("run", "--dir", "d", "--engine", "cpu", "--tensors", "a"), {}, ("--tensors", "--engine")),
         (("run", "--dir", "d", "--version", 3, "--max-lag", 1), {}, ("version", "max_lag")),
         (("run", "--dir", "d", "--config", "absent.toml"), {}, ("absent.toml",)),
+        (("run", "--dir", "d", "--memory-mb", 1), {}, ("--memory-mb", "memory_bytes")),
+        (("run", "--dir", "d", "--upstream", "ftp://a"), {}, ("--upstream", "upstream")),
+        (("run", "--dir", "d", "--upstream", "http://"), {}, ("--upstream", "upstream")),
     ],
 )
 def test_what_is_wrong_ends_with_code_2_and_names_setting_and_source(

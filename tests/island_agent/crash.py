@@ -1,8 +1,9 @@
 """A child process that follows a run and is ended: `python -m tests.island_agent.crash ...`.
 
 Arguments: store, island, target, mode, moments.  The mode is `at-once`, `single` (through every
-version) or `run` (the agent's own loop, which SIGTERM ends in order).  The moments say when and how
-the process ends itself, as JSON: `[signal, step, occurrence, delay_s]`; a step of "" is any step.
+version), `run` (the agent's own loop, which SIGTERM ends in order) or `scrub` (mend what is damaged
+at rest).  The moments say when and how the process ends itself, as JSON: `[signal, step,
+occurrence, delay_s]`; a step of "" is any step.
 """
 
 from __future__ import annotations
@@ -69,13 +70,34 @@ async def run(store: Path, island: Path, target: int, *, hook: Hook) -> None:
     await agent.close()
 
 
+async def scrub(store: Path, island: Path, target: int, *, hook: Hook) -> None:
+    """Look at every part of the mirror, which is at `target`, and mend what differs."""
+    config = AgentConfig(
+        directory=island,
+        target=Target(version=target),
+        announce=False,
+        verify_on_open=False,
+        scrub_bytes_per_s=2**40,
+    )
+    agent = Agent(config, BulletinReader(LocalStore(store)), hook=hook)
+    await agent.open()
+    await agent.step()  # reads the log
+    assert agent.scrubber is not None
+    while not agent.state.scrub.passes or agent.state.scrub.suspects:
+        await agent.scrubber.turn()
+    await agent.close()
+
+
 def main() -> None:
     store, island, target, mode, moment = sys.argv[1:]
     hook = ender(*json.loads(moment)) if moment else no_hook
     at = Path(store), Path(island), int(target)
-    asyncio.run(
-        run(*at, hook=hook) if mode == "run" else follow(*at, hook=hook, single=mode == "single")
-    )
+    if mode == "scrub":
+        asyncio.run(scrub(*at, hook=hook))
+    elif mode == "run":
+        asyncio.run(run(*at, hook=hook))
+    else:
+        asyncio.run(follow(*at, hook=hook, single=mode == "single"))
 
 
 if __name__ == "__main__":

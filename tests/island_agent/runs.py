@@ -13,6 +13,7 @@ import numpy as np
 from skerry.bulletin.log import BulletinReader, BulletinWriter
 from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Full, ObjectRef
+from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
 from skerry.codec.digest import Bytes, Digest, digest_bytes
@@ -147,9 +148,10 @@ class Run:
     store: ObjectStore = field(default_factory=MemoryStore)
     versions: list[Snapshot] = field(default_factory=list)
     lists_leaves: bool = False  # in manifests of full versions, as a publisher does
+    signer: Signer | None = None
 
     def __post_init__(self) -> None:
-        self.writer = BulletinWriter.open(self.store, signer=None, writer="test")
+        self.writer = BulletinWriter.open(self.store, signer=self.signer, writer="test")
 
     def reader(self) -> BulletinReader:
         return BulletinReader(self.store)
@@ -225,8 +227,14 @@ class Run:
             self.publish(self.versions[-1].mutated(seed, density))
 
 
-def make_run(patches: int = 0, *, store: ObjectStore | None = None, words: int = 4000) -> Run:
-    run = Run(store or MemoryStore())
+def make_run(
+    patches: int = 0,
+    *,
+    store: ObjectStore | None = None,
+    words: int = 4000,
+    signer: Signer | None = None,
+) -> Run:
+    run = Run(store or MemoryStore(), signer=signer)
     run.publish(random_snapshot(words=words))
     run.extend(patches)
     return run

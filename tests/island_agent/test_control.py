@@ -101,6 +101,7 @@ def test_a_new_target_is_gone_to_at_once_and_not_at_the_next_poll(tmp_path: Path
         target=Target(version=1),
         poll_s=3600.0,
         idle_poll_s=3600.0,
+        watched_poll_s=3600.0,
         announce=False,
     )
 

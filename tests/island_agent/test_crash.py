@@ -14,9 +14,21 @@ from pathlib import Path
 import pytest
 
 from skerry.bulletin.stores import LocalStore
-from skerry.island_agent.hooks import PATCH_STEPS, SWAP_STEPS, TENSOR_DECODED, TENSOR_WRITTEN
+from skerry.island_agent import hooks
+from skerry.island_agent.hooks import (
+    FILE_FETCHED,
+    FULL_VERIFIED,
+    PATCH_STEPS,
+    REPAIR_STEPS,
+    SWAP_STEPS,
+    TENSOR_DECODED,
+    TENSOR_WRITTEN,
+)
 from skerry.island_agent.mirror import Mirror
+from skerry.island_agent.plan import Target
 from tests.island_agent.crash import follow
+from tests.island_agent.engines import ByteEngine
+from tests.island_agent.islands import island
 from tests.island_agent.runs import Run, assert_is, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -79,15 +91,27 @@ def published(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    ("step", "occurrence", "expected"),
-    [
-        (TENSOR_DECODED, 2, 0),
-        *((step, 1, int(i >= 2)) for i, step in enumerate(PATCH_STEPS)),
-        (TENSOR_WRITTEN, 1, 1),
-        (TENSOR_WRITTEN, 4, 1),
-    ],
-)
+PATCH_MOMENTS = [
+    (TENSOR_DECODED, 2, 0),
+    *((step, 1, int(i >= 2)) for i, step in enumerate(PATCH_STEPS)),
+    (TENSOR_WRITTEN, 1, 1),
+    (TENSOR_WRITTEN, 4, 1),
+]
+FULL_MOMENTS = [
+    (FILE_FETCHED, 0),
+    (FULL_VERIFIED, 0),
+    *((step, int(i >= 2)) for i, step in enumerate(SWAP_STEPS)),
+]
+
+
+def test_every_step_boundary_has_a_kill() -> None:
+    named = {value for name, value in vars(hooks).items() if name.isupper()}
+    steps = {step for value in named for step in ([value] if isinstance(value, str) else value)}
+    killed = {step for step, *_ in [*PATCH_MOMENTS, *FULL_MOMENTS]} | set(REPAIR_STEPS)
+    assert steps == killed
+
+
+@pytest.mark.parametrize(("step", "occurrence", "expected"), PATCH_MOMENTS)
 def test_a_kill_at_each_step_of_a_patch_ends_in_one_version(
     tmp_path: Path, run: Run, step: str, occurrence: int, expected: int
 ) -> None:
@@ -98,10 +122,7 @@ def test_a_kill_at_each_step_of_a_patch_ends_in_one_version(
     assert held_version(tmp_path, run) == 1
 
 
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [("file-fetched", 0), *((step, int(i >= 2)) for i, step in enumerate(SWAP_STEPS))],
-)
+@pytest.mark.parametrize(("step", "expected"), FULL_MOMENTS)
 def test_a_kill_at_each_step_of_a_full_version_ends_in_one_version(
     tmp_path: Path, run: Run, step: str, expected: int
 ) -> None:
@@ -121,6 +142,57 @@ def test_a_kill_during_the_first_download_leaves_nothing_or_the_version(
     assert held_version(tmp_path, run) in (None, 1)
     catch_up(tmp_path, 1)
     assert held_version(tmp_path, run) == 1
+
+
+@pytest.mark.parametrize("step", [TENSOR_WRITTEN, *PATCH_STEPS])
+def test_after_a_kill_an_engine_serves_the_version_that_the_mirror_then_holds(
+    tmp_path: Path, run: Run, step: str
+) -> None:
+    """The engine is another process: it outlives the agent, paused or half written as it may be."""
+    catch_up(tmp_path, 0)
+    engine = ByteEngine()
+    asyncio.run(engine.load(tmp_path / "island" / "mirror", 0))
+    engine.paused = True
+    finish(child(tmp_path, 1, KILL, step, 1), -KILL)
+
+    async def main() -> None:
+        async with island(tmp_path / "island", LocalStore(tmp_path / "store"), engine=engine) as it:
+            assert not engine.paused
+            held = it.agent.mirror.version
+            assert held is not None
+            it.agent.aim(Target(version=held))
+            await it.settle()
+            assert it.served == engine.version == held
+            assert await engine.weights_digest() == run.versions[held].weights
+            await it.settle(1)
+            assert it.served == 1
+            assert await engine.weights_digest() == run.versions[1].weights
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", ["word", "header", "side file"])
+@pytest.mark.parametrize("step", REPAIR_STEPS)
+def test_a_kill_at_each_step_of_a_repair_ends_in_the_same_version(
+    tmp_path: Path, run: Run, step: str, damaged: str
+) -> None:
+    catch_up(tmp_path, 1)
+    version, mirror = run.versions[1], tmp_path / "island" / "mirror"
+    spec = next(spec for spec in version.layout.tensors if spec.name == "norm")
+    name, at = {
+        "word": (spec.file, spec.offset + 17),
+        "header": (spec.file, 20),
+        "side file": ("extra/new.txt", 1),
+    }[damaged]
+    data = bytearray(version.files[name])
+    data[at] ^= 1
+    (mirror / name).write_bytes(data)
+    finish(child(tmp_path, 1, KILL, step, 1, mode="scrub"), -KILL)
+    if step == "repair-fetched":  # nothing was recorded: the next scrub begins it again
+        assert (mirror / name).read_bytes() == data
+        finish(child(tmp_path, 1, mode="scrub"), 0)
+    assert held_version(tmp_path, run) == 1
+    assert not (tmp_path / "island" / "journal" / "repair").exists()
 
 
 # Case I-2, without an engine: `test_service` has one that is cut off between pause and resume.

@@ -37,7 +37,7 @@ from skerry.island_agent.hooks import PATCH_STEPS, SWAP_STEPS
 from skerry.island_agent.marker import Held, Marker
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.pull import part_of, verify_directory
-from skerry.island_agent.reading import look
+from skerry.island_agent.reading import copy_version, look
 from skerry.island_agent.selection import Selection
 from tests.cli.test_cli import skerry
 from tests.island_agent.engines import ByteEngine
@@ -264,6 +264,56 @@ def test_engines_get_the_changes_of_the_part_and_no_others(tmp_path: Path) -> No
         await agent.close()
 
     asyncio.run(main())
+
+
+class BlockRank(ByteEngine):
+    """Serves the blocks only."""
+
+    def needs(self, spec: TensorSpec) -> Sequence[tuple[int, int]]:
+        return [(0, spec.nbytes)] if spec.name.startswith("block") else []
+
+
+def test_the_scrub_mends_what_is_held_of_a_part_and_takes_no_hole_for_damage(
+    tmp_path: Path,
+) -> None:
+    run = make_run(2, words=200)
+    part = FEW.resolve(run.versions[2].layout)
+    spec, start, _ = next(part.ranges())
+
+    async def main() -> None:
+        agent = agent_of(tmp_path / "island", run.store, FEW, {"a": BlockRank()})
+        await agent.open()
+        await settle(agent)
+        scrubber, scrub = agent.scrubber, agent.state.scrub
+        assert scrubber is not None
+        with (agent.mirror.directory / spec.file).open("r+b") as file:
+            file.seek(spec.offset + start)
+            byte = file.read(1)[0]
+            file.seek(spec.offset + start)
+            file.write(bytes([byte ^ 1]))
+        while scrub.passes < 2:
+            assert await scrubber.turn()
+        assert (scrub.damaged, scrub.repaired, scrub.suspects) == (1, 1, [])
+        assert agent.gate.view()["a"].version is None  # it may have loaded the damage
+        await settle(agent)
+        assert agent.gate.view()["a"].version == 2
+        await agent.close()
+
+    asyncio.run(main())
+    assert_holds(tmp_path / "island" / "mirror.partial", run.versions[2], FEW)
+
+
+def test_a_part_is_copied_for_who_asks_for_one_only(tmp_path: Path) -> None:
+    run = make_run(1, words=200)
+    island, copy = tmp_path / "island", tmp_path / "copy"
+    follow(island, run.store, FEW)
+    with pytest.raises(SelectionRefused, match="asked for a copy of whole versions"):
+        copy_version(island, copy)
+    assert not copy.exists()
+    held = copy_version(island, copy, partial=True)
+    assert held is not None
+    assert held.version == 1
+    assert_holds(copy, run.versions[1], FEW)
 
 
 # Marked everywhere, and refused to whom needs more.

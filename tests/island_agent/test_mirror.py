@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,14 @@ from skerry.island_agent.plan import PatchStep
 from skerry.island_agent.reading import look
 from skerry.island_agent.state import State
 from tests.island_agent.crash import follow
-from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, random_snapshot
+from tests.island_agent.runs import (
+    Run,
+    Snapshot,
+    assert_is,
+    make_run,
+    random_snapshot,
+    shard,
+)
 
 
 @pytest.fixture(name="run")
@@ -166,6 +174,34 @@ def test_a_recorded_install_goes_forward_and_backward_any_number_of_times(
     mirror.close()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_words_land_where_they_belong_and_nowhere_else(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Dense and sparse changes, at the ends, over gaps and blocks of more than a mebibyte."""
+    words = 1_200_000
+    raw = np.arange(words, dtype="<u2").view(np.uint8)
+    version = Snapshot({"x.safetensors": shard("x", {"w": ("BF16", (words,), raw)})})
+    directory = tmp_path_factory.mktemp("words")
+    version.write(directory)
+    checkpoint = Checkpoint(directory, version.layout, writable=True)
+    (spec,) = version.layout.tensors
+    expected = spec.view(version.read(spec)).copy()
+    near = st.integers(0, words - 1).flatmap(
+        lambda at: st.lists(st.integers(at, min(at + 9000, words - 1)), max_size=20)
+    )
+    chosen = data.draw(st.lists(near, min_size=1, max_size=4))
+    positions = np.unique(np.array([0, *(at for part in chosen for at in part)], np.int64))
+    new = (expected[positions] ^ 5).astype("<u2")
+    changes = TensorChanges(spec=spec, positions=positions, old=expected[positions], new=new)
+    checkpoint.write_words(changes)
+    expected[positions] = new
+    assert np.array_equal(spec.view(checkpoint.read(spec)), expected)
+    checkpoint.write_words(changes, backward=True)
+    assert_is(directory, version)
+
+
 def flip_bit(path: Path, at: int) -> None:
     with path.open("r+b") as file:
         file.seek(at)
@@ -279,8 +315,9 @@ def test_a_torn_record_over_half_written_words_condemns_the_mirror(
 ) -> None:
     mirror = Mirror.open(tmp_path / "island", verify=False)
     journal = mirror.stage(packs(run, 1), held(run, 1), run.versions[1].layout)
-    checkpoint, _ = mirror._open_parts()
-    checkpoint.write_words(journal.changes[0])
+    Checkpoint(mirror.directory, run.versions[0].layout, writable=True).write_words(
+        journal.changes[0]
+    )
     mirror.close()
     os.truncate(tmp_path / "island" / "journal" / "install", 100)
     mirror = Mirror.open(tmp_path / "island", verify=False)
@@ -359,8 +396,13 @@ def test_a_word_lost_on_its_way_into_a_new_directory_is_found_by_reading_back(
         def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
             super().write_words(changes, backward=backward)
             if changes.spec.name == "norm":
-                words = changes.spec.view(self.read(changes.spec))
-                words[changes.positions[0]] = changes.old[0]
+                first = replace(
+                    changes,
+                    positions=changes.positions[:1],
+                    old=changes.old[:1],
+                    new=changes.new[:1],
+                )
+                super().write_words(first, backward=True)
 
     old, new = run.versions[:2]
     old.write(tmp_path / "new")
@@ -438,7 +480,7 @@ def half_written(tmp_path: Path, run: Run, version: int = 1) -> Path:
     """Leave a mirror with one tensor of a version written under a record; return the record."""
     mirror = Mirror.open(tmp_path / "island", verify=False)
     journal = mirror.stage(packs(run, version), held(run, version), run.versions[version].layout)
-    mirror._open_parts()[0].write_words(journal.changes[0])
+    Checkpoint(mirror.directory, mirror.layout(), writable=True).write_words(journal.changes[0])
     mirror.close()
     return tmp_path / "island" / "journal" / "install"
 

@@ -328,7 +328,7 @@ def test_metrics_have_their_units_in_their_names(tmp_path: Path, run: Run) -> No
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     ours = {name: kind for name, kind in kinds.items() if name.startswith("skerry_island_")}
     assert len(ours) >= 18
-    flags = {"ready", "phase", "partial", "engine_healthy"}
+    flags = {"ready", "phase", "partial", "watched", "engine_healthy"}
     numbers = {"version", "newest_version", "newest_step", "target_version", "engine_version"}
     for name, kind in ours.items():
         rest = name.removeprefix("skerry_island_")

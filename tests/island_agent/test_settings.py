@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.plan import Target
+from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.settings import SETTINGS, Settings, flags_of, resolve
 
 NEEDED = {"SKERRY_AGENT_BULLETIN": "runs/7", "SKERRY_AGENT_DIR": "island"}
@@ -47,6 +48,15 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "fetch_parallel": (8, 9, 0),
     "fetch_attempts": (2, 3, 0),
     "spool_bytes": (1 << 30, 1 << 31, 0),
+    "in_memory": (True, False, "yes"),
+    "memory_bytes": (1 << 30, 1 << 31, 1),
+    "scrub_bytes_per_s": (1 << 20, 0, -1),
+    "scrub_pass_s": (0.0, 5.0, -1.0),
+    "watched_poll_s": (90.0, 91.0, 0),
+    "nudge_s": (0.0, 0.1, -1.0),
+    "upstream": (("http://a/bulletin", "http://b/bulletin"), ("https://c",), ["ftp://d"]),
+    "relay": (True, False, "yes"),
+    "relay_bytes": (1 << 30, 1 << 31, 0),
     "control_token_file": ("t1", "t2", False),
     "control_token": ("s1", "s2", ""),
 }
@@ -178,6 +188,7 @@ def test_the_file_may_be_named_by_the_environment_and_must_be_sound(tmp_path: Pa
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     environ = {**NEEDED, "SKERRY_AGENT_CONTROL_TOKEN": "hunter2-token"}
+    environ["SKERRY_AGENT_UPSTREAM"] = "http://me:hunter2@a/bulletin,http://b/bulletin"
     environ["SKERRY_AGENT_BULLETIN"] = "https://me:hunter2@cdn.example/run?token=hunter2"
     settings = resolve({}, environ)
     shown = json.dumps(settings.rows())
@@ -231,6 +242,14 @@ def test_the_interval_while_idle_follows_the_other_one() -> None:
         return resolve({"poll_s": poll_s}, NEEDED)["idle_poll_s"]
 
     assert (idle(0.5), idle(20.0)) == (8.0, 20.0)
+
+
+def test_relays_come_from_the_settings() -> None:
+    assert resolve({}, NEEDED).neighbours() == ((), None)
+    given = {"upstream": "http://a/bulletin,http://b/bulletin", "relay": True, "relay_bytes": 4096}
+    upstream, relay = resolve(given, NEEDED).neighbours()
+    assert upstream == ("http://a/bulletin", "http://b/bulletin")
+    assert relay == RelayConfig(cache_bytes=4096)
 
 
 def test_each_flag_is_of_one_setting() -> None:

@@ -12,7 +12,7 @@ import typer
 from skerry.cli.options import JsonOption, KeyOption, ThreadsOption, parse_key
 
 if TYPE_CHECKING:
-    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.signing import PublicKey
     from skerry.island_agent.settings import Settings
 
 
@@ -167,6 +167,71 @@ def agent(
         ),
     ] = None,
     threads: ThreadsOption = None,
+    mirror_in_memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--mirror-in-memory/--mirror-on-disk",
+            show_default="on disk",
+            help="Keep everything in RAM, below /dev/shm; DIR only names it. It is gone, and built "
+            "anew, after a reboot.",
+        ),
+    ] = None,
+    scrub_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--scrub-mb",
+            min=0,
+            metavar="MB",
+            show_default="32",
+            help="MB of the mirror to hash each second; 0: none.",
+        ),
+    ] = None,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-mb",
+            metavar="MB",
+            show_default=False,
+            help="What staging may take, beside the changes of one tensor.",
+        ),
+    ] = None,
+    spool_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--spool-mb",
+            min=1,
+            metavar="MB",
+            show_default="256 GiB",
+            help="What downloads may take on disk.",
+        ),
+    ] = None,
+    relay: Annotated[
+        bool | None,
+        typer.Option(
+            "--relay/--no-relay",
+            show_default="no",
+            help="Serve the bulletin to neighbours, below /bulletin/.",
+        ),
+    ] = None,
+    relay_gib: Annotated[
+        float | None,
+        typer.Option(
+            "--relay-gib",
+            min=0.001,
+            metavar="GIB",
+            show_default="64",
+            help="Disk for what neighbours ask for.",
+        ),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL[,URL…]",
+            show_default=False,
+            help="Read through these relays, http://host:port/bulletin, and past them where they "
+            "do not help.",
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -205,44 +270,55 @@ def agent(
         "shard": shard,
         "control_token_file": control_token_file,
         "threads": threads,
+        "in_memory": mirror_in_memory,
+        "scrub_bytes_per_s": _megabytes(scrub_mb),
+        "memory_bytes": _megabytes(memory_mb),
+        "spool_bytes": _megabytes(spool_mb),
+        "relay": relay,
+        "relay_bytes": None if relay_gib is None else int(relay_gib * 1024**3),
+        "upstream": upstream,
     }
     settings = resolve(flags, os.environ, config)
     if as_json and not print_config:
         raise typer.BadParameter("--json goes with --print-config; the agent itself logs")
-    reader = _reader(settings)
+    pinned = _check(settings)
     if print_config:
-        _check(settings)
         _print(settings, as_json=as_json)
     else:
-        _serve(settings, reader)
+        _serve(settings, pinned)
 
 
-def _reader(settings: Settings) -> BulletinReader:
-    """Return a reader of the run, with nothing read yet."""
+def _megabytes(count: int | None) -> int | None:
+    return None if count is None else count * 1_000_000
+
+
+def _check(settings: Settings) -> PublicKey | None:
+    """Check what the table cannot, with nothing read or made; return the key that is pinned."""
     from skerry.bulletin.errors import UnsupportedStore
-    from skerry.bulletin.reader import BulletinReader
-    from skerry.bulletin.stores import open_store
+    from skerry.bulletin.stores import open_relayed, open_store
 
     key = settings["key"]
     try:
         pinned = parse_key(None if key is None else str(key))
     except typer.BadParameter as error:
         raise settings.invalid("key", error.message) from error
+    bulletin = str(settings["bulletin"])
     try:
-        store = open_store(str(settings["bulletin"]))
+        open_store(bulletin)
     except UnsupportedStore as error:
         raise settings.invalid("bulletin", str(error)) from error
-    return BulletinReader(store, pinned_key=pinned)
-
-
-def _check(settings: Settings) -> None:
-    """Check what only the whole of the settings can be wrong at."""
+    upstream, _ = settings.neighbours()
+    try:
+        open_relayed(bulletin, upstream)
+    except UnsupportedStore as error:
+        raise settings.invalid("upstream", str(error)) from error
     settings.agent_config()
     settings.control_token()
     if settings["engine"] != "none" and settings.selection is not None:
         name = "shard" if settings["shard"] is not None else "tensors"
         engine = f"engine is from {settings.source('engine')}"
         raise settings.invalid(name, f"the built-in engine needs every tensor; {engine}")
+    return pinned
 
 
 def _print(settings: Settings, *, as_json: bool) -> None:
@@ -262,16 +338,15 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _serve(settings: Settings, reader: BulletinReader) -> None:
+def _serve(settings: Settings, pinned: PublicKey | None) -> None:
     import asyncio
     import logging
 
     from skerry.cli.failures import TROUBLE, CommandError
     from skerry.inference.engine import Engine
-    from skerry.island_agent.agent import Agent
+    from skerry.island_agent.neighbours import Neighbours, join
     from skerry.island_agent.service import ServiceConfig, serve
 
-    _check(settings)
     port, shutdown_s = settings["port"], settings["shutdown_s"]
     assert isinstance(port, int)
     assert isinstance(shutdown_s, float)
@@ -287,9 +362,17 @@ def _serve(settings: Settings, reader: BulletinReader) -> None:
 
         engines["cpu"] = CpuEngine()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    upstream, relay = settings.neighbours()
 
     async def run() -> CommandError | None:
-        ending = await serve(Agent(settings.agent_config(), reader, engines=engines), service)
+        joined = join(
+            settings.agent_config(),
+            str(settings["bulletin"]),
+            Neighbours(upstream=upstream, relay=relay),
+            pinned_key=pinned,
+            engines=engines,
+        )
+        ending = await serve(joined.agent, service, relay=joined.relay, watchers=joined.watchers)
         problem = None
         if ending.paused:
             problem = CommandError(

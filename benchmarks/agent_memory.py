@@ -1,0 +1,145 @@
+"""What one agent takes for a version: peak memory, and CPU seconds for each GB of weights.
+
+    python -m skerry.benchmarks.agent_memory --gb 2
+
+A synthetic checkpoint in BF16 is published as a full version and followed by patches that change a
+share of its words.  An agent without engines, a process of its own for each version, goes from one
+to the next.  Anonymous memory is what the agent takes for itself; resident
+memory also counts pages of files that it maps and that the kernel can take back at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.stores import LocalStore
+from skerry.codec.level import Level
+from skerry.island_agent import Agent, AgentConfig, Target
+from skerry.publisher import Publisher, PublisherConfig, ServedTensor
+
+_ROWS, _COLUMNS = 4096, 8192  # of one tensor: 64 MiB
+_MIB = 2**20
+
+
+def _status(key: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.split(f"{key}:")[1].split()[0])
+
+
+class _Sampler:
+    """Looks every few milliseconds at what the process holds."""
+
+    def __init__(self) -> None:
+        self.anonymous = self.resident = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            self.anonymous = max(self.anonymous, _status("RssAnon"))
+            self.resident = max(self.resident, _status("VmRSS"))
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def publish(store: Path, nbytes: int, versions: int, density: float) -> int:
+    """Publish a full version and patches; return the bytes of weights."""
+    rng = np.random.default_rng(0)
+    count = max(1, round(nbytes / (2 * _ROWS * _COLUMNS)))
+    weights = {}
+    for number in range(count):
+        values = rng.standard_normal(_ROWS * _COLUMNS, np.float32) * 0.02
+        weights[f"layers.{number:03}.weight"] = (values.view(np.uint32) >> 16).astype(np.uint16)
+    config = PublisherConfig(anchor_versions=None, anchor_ratio=None, level=Level.DEFAULT)
+    publisher = Publisher.open(LocalStore(store), config=config)
+    served = {
+        name: ServedTensor(dtype="BF16", shape=(_ROWS, _COLUMNS), data=words)
+        for name, words in weights.items()
+    }
+    for version in range(versions + 1):
+        if version:
+            for words in weights.values():
+                chosen = rng.integers(0, words.size, int(words.size * density))
+                words[chosen] ^= 1
+        publisher.publish_arrays(served, step=version)
+    publisher.close()
+    return sum(words.nbytes for words in weights.values())
+
+
+async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
+    config = AgentConfig(
+        directory=island,
+        target=Target(version=version),
+        announce=False,
+        verify_on_open=False,
+    )
+    agent = Agent(config, BulletinReader(LocalStore(store)))
+    idle = _status("VmRSS")
+    sampler = _Sampler()
+    await agent.open()
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    while await agent.step():
+        pass
+    after, took = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - began
+    report = agent.state.history[-1]
+    sampler.stop()
+    await agent.close()
+    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return {
+        "version": report.version,
+        "full": report.full,
+        "seconds": took,
+        "cpu_s": cpu,
+        "idle_mib": idle / _MIB,
+        "anonymous_mib": sampler.anonymous / _MIB,
+        "resident_mib": max(sampler.resident, _status("VmHWM")) / _MIB,
+        **{f"{name}_s": phase.seconds for name, phase in report.phases.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gb", type=float, default=2.0)
+    parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--versions", type=int, default=2)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--follow", nargs=3, metavar=("STORE", "ISLAND", "VERSION"))
+    args = parser.parse_args()
+    if args.follow:
+        store, island, version = args.follow
+        print(json.dumps(asyncio.run(_follow(Path(store), Path(island), int(version)))))
+        return
+    with tempfile.TemporaryDirectory(dir=args.directory) as name:
+        work = Path(name)
+        nbytes = publish(work / "store", int(args.gb * 1e9), args.versions, args.density)
+        print(f"{nbytes / 1e9:.2f} GB of BF16, {args.density:.2%} of the words change each version")
+        for version in range(args.versions + 1):
+            command = [sys.executable, "-m", "skerry.benchmarks.agent_memory", "--follow"]
+            command += [str(work / "store"), str(work / "island"), str(version)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            print(
+                f"version {version} {'full ' if found['full'] else 'patch'}: "
+                f"{found['seconds']:.2f} s, CPU {found['cpu_s'] / nbytes * 1e9:.2f} s per GB; "
+                f"anonymous {found['anonymous_mib']:.0f} MiB, resident {found['resident_mib']:.0f} "
+                f"MiB at most, {found['idle_mib']:.0f} MiB before; "
+                + " ".join(f"{k}={v:.2f}" for k, v in found.items() if k.endswith("_s"))
+            )
+
+
+if __name__ == "__main__":
+    main()

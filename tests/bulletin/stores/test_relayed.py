@@ -1,0 +1,239 @@
+"""Reading through a relay: whatever it does, an island reads what the bulletin holds."""
+
+from __future__ import annotations
+
+import time as real_time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.bulletin import keys
+from skerry.bulletin.errors import NotFound, ObjectChanged, StoreUnavailable, UnsupportedStore
+from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.stores import MemoryStore, Metered, Relayed, open_relayed
+from skerry.bulletin.stores.relayed import RelayTrust
+from skerry.codec.digest import digest_bytes
+from tests.bulletin.store_contract import StoreContract
+
+DATA = bytes(range(256)) * 40
+PACK = keys.pack(1, digest_bytes(DATA))
+TRUST = RelayTrust(log_s=60, patience_s=30, slowest_bytes_s=1000, pause_s=5, bench_s=300)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Twisted(MemoryStore):
+    """A relay whose answers go through `twist`, which may raise or change them."""
+
+    def __init__(self, twist: Callable[[str, bytes], bytes] = lambda key, data: data) -> None:
+        super().__init__()
+        self.twist = twist
+        self.asked = 0
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        self.asked += 1
+        return self.twist(key, super().get(key, limit_bytes=limit_bytes))
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        self.asked += 1
+        return self.twist(key, super().get_range(key, start, stop))
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        for first in range(start, stop, 1000):
+            yield self.get_range(key, first, min(first + 1000, stop))
+
+
+def relayed(relay: ObjectStore, behind: ObjectStore, clock: Clock) -> Relayed:
+    return Relayed(relay, behind, TRUST, clock=clock, sleep=clock.sleep)
+
+
+def whole(store: ObjectStore) -> bytes:
+    return b"".join(store.stream(PACK, 0, len(DATA)))
+
+
+class TestRelayed(StoreContract):
+    """A relay that has nothing: the store is the one behind it."""
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return Relayed(MemoryStore(), MemoryStore(), RelayTrust(log_s=0))
+
+
+def test_what_a_relay_has_is_not_asked_of_the_bulletin() -> None:
+    relay, behind = MemoryStore(), Metered(MemoryStore())
+    for place in (relay, behind.inner):
+        place.put(PACK, [DATA])
+    before = behind.usage()
+    store = Relayed(relay, behind)
+    assert whole(store) == DATA
+    assert store.get(PACK, limit_bytes=len(DATA)) == DATA
+    assert store.get_range(PACK, 5, 9) == DATA[5:9]
+    assert store.size(PACK) == len(DATA)
+    assert (behind.usage() - before).requests == {}
+
+
+@given(st.lists(st.sampled_from(["down", "cut", "gone", "changed", "sound"]), min_size=1))
+def test_whatever_a_relay_does_an_object_is_read_whole(moods: list[str]) -> None:
+    clock, left = Clock(), list(moods)
+
+    def twist(key: str, data: bytes) -> bytes:
+        match left.pop() if left else "sound":
+            case "down":
+                raise StoreUnavailable(key, "down")
+            case "gone":
+                raise NotFound(key)
+            case "changed":
+                raise ObjectChanged(key, "another one")
+            case "cut":
+                return b""
+        return data
+
+    relay, behind = Twisted(twist), MemoryStore()
+    for place in (relay, behind):
+        place.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    assert whole(store) == DATA
+    assert store.get(PACK, limit_bytes=len(DATA)) == DATA
+
+
+def test_wrong_bytes_under_a_digest_come_once_and_then_from_the_bulletin() -> None:
+    clock = Clock()
+    relay, behind = Twisted(lambda key, data: bytes(len(data))), MemoryStore()
+    for place in (relay, behind):
+        place.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    assert store.get(PACK, limit_bytes=len(DATA)) == DATA  # whole at once: never handed on
+    clock.now += TRUST.bench_s
+    assert whole(store) != DATA  # the reader, which verifies, asks again
+    assert whole(store) == DATA
+    asked = relay.asked
+    clock.now += TRUST.bench_s - 1
+    assert whole(store) == DATA
+    assert relay.asked == asked
+    clock.now += 1
+    whole(store)
+    assert relay.asked > asked
+
+
+def test_a_part_of_an_object_is_no_lie() -> None:
+    clock = Clock()
+    relay, behind = Twisted(), MemoryStore()
+    relay.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    assert b"".join(store.stream(PACK, 0, 100)) == DATA[:100]
+    assert whole(store) == DATA  # the bulletin has nothing
+
+
+def test_a_record_that_the_relay_has_not_is_asked_of_the_bulletin_now_and_then() -> None:
+    clock = Clock()
+    relay, behind = MemoryStore(), Metered(MemoryStore())
+    store = relayed(relay, behind, clock)
+    behind.inner.put(keys.log(7), [b"withheld"])
+    behind.inner.put(keys.log(8), [b"withheld, too"])
+    for _ in range(int(TRUST.log_s)):
+        with pytest.raises(NotFound):
+            store.get(keys.log(7), limit_bytes=100)
+        clock.now += 1
+    assert store.get(keys.log(7), limit_bytes=100) == b"withheld"
+    assert behind.usage().requests == {"get": 1}
+    assert store.get(keys.log(8), limit_bytes=100) == b"withheld, too"  # all of them, at once
+    clock.now += TRUST.pause_s
+    with pytest.raises(NotFound):
+        store.get(keys.log(8), limit_bytes=100)
+
+
+def test_other_objects_that_the_relay_has_not_are_asked_of_the_bulletin_at_once() -> None:
+    relay, behind = MemoryStore(), MemoryStore()
+    behind.put(PACK, [DATA])
+    behind.replace(keys.HINT, b"hint")
+    store = relayed(relay, behind, Clock())
+    assert whole(store) == DATA
+    assert store.get(keys.HINT, limit_bytes=10) == b"hint"
+    assert store.size(PACK) == len(DATA)
+
+
+def test_an_object_on_its_way_to_the_relay_is_waited_for_within_its_size() -> None:
+    clock, behind = Clock(), Metered(MemoryStore())
+    behind.inner.put(PACK, [DATA])
+    ready_at = clock.now + 35  # patience, and 10 s for 10,240 bytes
+
+    def twist(key: str, data: bytes) -> bytes:
+        if clock.now < ready_at:
+            raise StoreUnavailable(key, "on its way", retry_after_s=1)
+        return data
+
+    relay = Twisted(twist)
+    relay.put(PACK, [DATA])
+    assert whole(relayed(relay, behind, clock)) == DATA
+    assert behind.usage().bytes_down == 0
+    ready_at = clock.now + 1000
+    began = clock.now
+    assert whole(relayed(relay, behind, clock)) == DATA
+    assert clock.now - began < 50
+    assert behind.usage().bytes_down == len(DATA)
+
+
+def test_a_relay_without_an_answer_is_left_alone_for_a_while() -> None:
+    def down(key: str, data: bytes) -> bytes:
+        raise StoreUnavailable(key, "down")
+
+    clock, behind = Clock(), MemoryStore()
+    relay = Twisted(down)
+    for place in (relay, behind):
+        place.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    for _ in range(5):
+        assert whole(store) == DATA
+    assert relay.asked == 1
+    clock.now += TRUST.pause_s
+    assert whole(store) == DATA
+    assert relay.asked == 2
+
+
+def test_distrust_reads_past_every_relay() -> None:
+    clock, behind = Clock(), MemoryStore()
+    first, second = Twisted(), Twisted()
+    behind.put(keys.log(1), [b"right"])
+    for relay in (first, second):
+        relay.put(keys.log(1), [b"wrong"])
+    store = relayed(first, relayed(second, behind, clock), clock)
+    assert store.get(keys.log(1), limit_bytes=9) == b"wrong"
+    store.distrust()
+    assert store.get(keys.log(1), limit_bytes=9) == b"right"
+
+
+def test_which_run_it_is_only_a_pinned_reader_lets_a_relay_say() -> None:
+    relay, behind = MemoryStore(), MemoryStore()
+    relay.put(keys.log(0), [b"another run"])
+    behind.put(keys.log(0), [b"the run"])
+    assert Relayed(relay, behind).get(keys.log(0), limit_bytes=99) == b"the run"
+    # Whose reader refuses it: its key is another one.
+    assert Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99) == b"another run"
+
+
+def test_a_relay_is_at_an_http_address() -> None:
+    with pytest.raises(UnsupportedStore, match="http://host:port/bulletin"):
+        open_relayed("memory://relayed", ["s3://bucket/x"])
+    assert isinstance(open_relayed("memory://relayed", ["http://127.0.0.1:1/bulletin"]), Relayed)
+    assert isinstance(open_relayed("memory://relayed", []), MemoryStore)
+
+
+def test_a_relay_that_is_not_there_costs_little(tmp_path: object) -> None:
+    behind = open_relayed("memory://little", [])
+    behind.put(PACK, [DATA])
+    store = open_relayed("memory://little", ["http://127.0.0.1:1/bulletin"])
+    began = real_time.monotonic()
+    for _ in range(20):
+        assert whole(store) == DATA
+    assert real_time.monotonic() - began < 10
