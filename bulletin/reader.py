@@ -78,6 +78,12 @@ class BulletinReader:
             raise ValueError("this reader keeps no records: open it with history=True")
         return tuple(self._history)
 
+    def history_from(self, seq: int) -> Sequence[Record]:
+        """Return the records from slot `seq` on, as `history` does."""
+        if self._history is None:
+            raise ValueError("this reader keeps no records: open it with history=True")
+        return tuple(self._history[seq:])
+
     def refresh(self, progress: ReadProgress | None = None) -> tuple[Record, ...]:
         """Read the log to its end; return the records that were read and are new.
 
