@@ -79,6 +79,11 @@ class Follower:
         return self._state
 
     @property
+    def asking(self) -> bool:
+        """Whether a request to the store is under way."""
+        return self._state.report().pending_s is not None
+
+    @property
     def idle(self) -> bool:
         """Whether nobody has asked for a while."""
         return self._clock() - self._attended_at >= self.pace.attention_s
@@ -112,6 +117,11 @@ class Follower:
                     self._listeners.remove(listener)
 
         return end
+
+    def look_once(self) -> None:
+        """Look at the log and the islands now.  Raises BulletinError and OSError."""
+        self._look_at_log()
+        self._look_at_islands()
 
     def look(self) -> float:
         """Look at what is due; return in how many seconds the next look is."""

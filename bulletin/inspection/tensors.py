@@ -18,6 +18,8 @@ from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Commit
 from skerry.codec.layout import Layout
 
+NO_LAYER = -1
+
 Order = Literal["name", "share", "changed", "bytes"]
 
 
@@ -154,14 +156,18 @@ def tensor_page(
     offset: int = 0,
     order: Order = "name",
     prefix: str = "",
-    where: Place | None = None,
+    layer: int | None = None,
+    projection: str | None = None,
 ) -> TensorPage:
-    """Return tensors whose names start with `prefix`; with `where` those of that place only."""
+    """Return tensors whose names start with `prefix`, of one layer (-1: of none), of one
+    projection."""
+    wanted = None if layer == NO_LAYER else layer
     rows = [
         row
         for row in described.rows
         if row.name.startswith(prefix)
-        and (where is None or (row.layer, row.projection) == (where.layer, where.projection))
+        and (layer is None or row.layer == wanted)
+        and projection in (None, row.projection)
     ]
     if order != "name":
         figure = {"share": "share", "changed": "changed", "bytes": "patch_bytes"}[order]

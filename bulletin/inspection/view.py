@@ -106,6 +106,11 @@ class View:
                 found.setdefault(commit.parent, []).append(commit.version)
         return {version: tuple(made) for version, made in found.items()}
 
+    @cached_property
+    def manifests(self) -> Mapping[Digest, int]:
+        """A version that each manifest is of."""
+        return {commit.manifest: commit.version for commit in self.state.commits.values()}
+
     def lag(self, version: int | None) -> int:
         """Count the versions of the newest one's line that are newer than `version`."""
         return len(self.line) if version is None else self.line.get(version, len(self.line))
