@@ -54,6 +54,14 @@ class VersionDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """One file of a version's directory."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """What a version's own layout and manifest add: exact sizes, and the side files that changed.
 
@@ -65,7 +73,7 @@ class Sizes:
     full_bytes: int
     tensors: int
     tensors_changed: int
-    files: list[tuple[str, int]]
+    files: list[FileRow]
     side_files_changed: list[str]
     recipe: Mapping[str, object]
 
@@ -110,7 +118,7 @@ def sizes(commit: Commit, described: Described) -> Sizes:
         full_bytes=described.layout.nbytes,
         tensors=len(described.rows),
         tensors_changed=sum(row.changed > 0 for row in described.rows),
-        files=list(described.layout.files()),
+        files=[FileRow(name=name, size=size) for name, size in described.layout.files()],
         side_files_changed=list(described.manifest.side_files),
         recipe=described.layout.recipe,
     )

@@ -84,6 +84,15 @@ class Follower:
         return self._state.report().pending_s is not None
 
     @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def listeners(self) -> int:
+        """How many wait for changes."""
+        return len(self._listeners)
+
+    @property
     def idle(self) -> bool:
         """Whether nobody has asked for a while."""
         return self._clock() - self._attended_at >= self.pace.attention_s
@@ -92,10 +101,11 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end; one that waits for a store is not waited for."""
+        """Ask the thread and whoever listens to end; who waits for the store is not waited for."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._notify()
 
     def attend(self) -> None:
         """Somebody is looking: what would have waited for longer is due soon."""

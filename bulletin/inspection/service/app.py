@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from skerry.bulletin.inspection.follower import Follower
 from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.inspection.service.examples import add_examples
 
 try:
     from fastapi import FastAPI
@@ -59,5 +62,8 @@ def create_app(follower: Follower, config: ServiceConfig, *, address: str) -> Fa
     app.include_router(session_router(config))
     app.include_router(assets_router())
     add_problems(app)
+    described = app.openapi
+    # Examples are put in afterwards: FastAPI leaves out what is null in them.
+    app.openapi = cache(lambda: add_examples(described(), PREFIX))  # type: ignore[method-assign]
     app.add_middleware(Guard, config=config)
     return app

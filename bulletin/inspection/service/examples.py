@@ -8,7 +8,7 @@ _HEX = "8f2b91d06c3aa7e45f10c9d27b6e3a184d5c02f9e7a1b3c4d5e6f708192a3b4c"
 _KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 _TIME_MS = 1_700_000_000_000
 
-ROW: dict[str, Any] = {
+_ROW: dict[str, Any] = {
     "version": 1,
     "parent": 0,
     "step": 10,
@@ -71,124 +71,131 @@ _CELL = {
 _NOTHING = {"objects": 0, "total_bytes": 0}
 
 
-def _example(value: dict[str, Any]) -> dict[str, Any]:
-    return {"content": {"application/json": {"example": value}}}
+_OVERVIEW: dict[str, Any] = {
+    "address": "/bulletins/run-7",
+    "run": _HEX,
+    "key": _KEY,
+    "pinned": True,
+    "epoch": 1,
+    "writer": "trainer-0",
+    "records": 3,
+    "versions": 2,
+    "live": 2,
+    "abandoned": 0,
+    "retired": 0,
+    "newest": _ROW,
+    "log_bytes": 2400,
+    "islands": _COUNTS,
+    "islands_denied": None,
+    "islands_looked_ms": _TIME_MS,
+    "store": {
+        "state": "ok",
+        "problem": None,
+        "pending_s": None,
+        "answered_ms": _TIME_MS,
+        "records_read": 3,
+        "records_known": 3,
+    },
+    "now_ms": _TIME_MS,
+    "release": "0.1.0",
+}
+_VERSIONS: dict[str, Any] = {"total": 2, "newest": 1, "versions": [_ROW], "following": 1}
+_VERSION: dict[str, Any] = {
+    "row": _ROW,
+    "signature": {"state": "verified", "key": _KEY, "pinned": True},
+    "result": _HEX,
+    "base": _HEX,
+    "layout": _HEX,
+    "manifest": _HEX,
+    "packs": [{"key": f"packs/00000001/{_HEX}", "size": 193, "digest": _HEX, "retired": False}],
+    "full": None,
+    "full_files": [],
+    "children": [],
+    "lag": 0,
+}
+_TENSORS: dict[str, Any] = {
+    "version": 1,
+    "compared": True,
+    "total": 1,
+    "offset": 0,
+    "tensors": [_TENSOR],
+}
+_LAYERS: dict[str, Any] = {
+    "version": 1,
+    "compared": True,
+    "layers": [0],
+    "projections": ["q_proj"],
+    "cells": [_CELL],
+}
+_ISLANDS: dict[str, Any] = {
+    "total": 1,
+    "newest": 1,
+    "counts": _COUNTS,
+    "offset": 0,
+    "islands": [_ISLAND],
+    "refused": [],
+    "refused_total": 0,
+    "more_than_looked_at": False,
+    "looked_ms": _TIME_MS,
+}
+_CATCH_UP: dict[str, Any] = {
+    "have": 0,
+    "want": 1,
+    "reachable": True,
+    "why": None,
+    "total_bytes": 193,
+    "objects": 1,
+    "steps": [{"kind": "patch", "base": 0, "version": 1, "step_bytes": 193, "objects": 1}],
+}
+_DIFFERENCE: dict[str, Any] = {
+    "old": 0,
+    "new": 1,
+    "identical_weights": False,
+    "layout_changed": False,
+    "compared": [1],
+    "uncompared": [],
+    "exact": True,
+    "at_most": 64,
+    "elements": 524_352,
+    "share_at_most": 64 / 524_352,
+}
+_STORAGE: dict[str, Any] = {
+    "log_bytes": 2400,
+    "patches": {"objects": 1, "total_bytes": 193},
+    "skips": _NOTHING,
+    "fulls": {"objects": 1, "total_bytes": 1_049_088},
+    "in_use": {"objects": 2, "total_bytes": 1_049_281},
+    "waiting": _NOTHING,
+    "due": _NOTHING,
+    "retirements": [],
+    "retirements_total": 0,
+}
+_FORECAST: dict[str, Any] = {
+    "keep_last": 32,
+    "keep_every": None,
+    "kept_versions": 2,
+    "retired_versions": 0,
+    "freed": _NOTHING,
+    "left": {"objects": 2, "total_bytes": 1_049_281},
+}
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/run": _OVERVIEW,
+    "/versions": _VERSIONS,
+    "/versions/{version}": _VERSION,
+    "/versions/{version}/tensors": _TENSORS,
+    "/versions/{version}/layers": _LAYERS,
+    "/islands": _ISLANDS,
+    "/catch-up": _CATCH_UP,
+    "/difference": _DIFFERENCE,
+    "/storage": _STORAGE,
+    "/forecast": _FORECAST,
+}
 
 
-OVERVIEW = _example(
-    {
-        "address": "/bulletins/run-7",
-        "run": _HEX,
-        "key": _KEY,
-        "pinned": True,
-        "epoch": 1,
-        "writer": "trainer-0",
-        "records": 3,
-        "versions": 2,
-        "live": 2,
-        "abandoned": 0,
-        "retired": 0,
-        "newest": ROW,
-        "log_bytes": 2400,
-        "islands": _COUNTS,
-        "islands_denied": None,
-        "islands_looked_ms": _TIME_MS,
-        "store": {
-            "state": "ok",
-            "problem": None,
-            "pending_s": None,
-            "answered_ms": _TIME_MS,
-            "records_read": 3,
-            "records_known": 3,
-        },
-        "now_ms": _TIME_MS,
-        "release": "0.1.0",
-    }
-)
-VERSIONS = _example({"total": 2, "newest": 1, "versions": [ROW], "following": 1})
-VERSION = _example(
-    {
-        "row": ROW,
-        "signature": {"state": "verified", "key": _KEY, "pinned": True},
-        "result": _HEX,
-        "base": _HEX,
-        "layout": _HEX,
-        "manifest": _HEX,
-        "packs": [{"key": f"packs/00000001/{_HEX}", "size": 193, "digest": _HEX, "retired": False}],
-        "full": None,
-        "full_files": [],
-        "children": [],
-        "lag": 0,
-    }
-)
-TENSORS = _example({"version": 1, "compared": True, "total": 1, "offset": 0, "tensors": [_TENSOR]})
-LAYERS = _example(
-    {
-        "version": 1,
-        "compared": True,
-        "layers": [0],
-        "projections": ["q_proj"],
-        "cells": [_CELL],
-    }
-)
-ISLANDS = _example(
-    {
-        "total": 1,
-        "newest": 1,
-        "counts": _COUNTS,
-        "offset": 0,
-        "islands": [_ISLAND],
-        "refused": [],
-        "refused_total": 0,
-        "more_than_looked_at": False,
-        "looked_ms": _TIME_MS,
-    }
-)
-CATCH_UP = _example(
-    {
-        "have": 0,
-        "want": 1,
-        "reachable": True,
-        "why": None,
-        "total_bytes": 193,
-        "objects": 1,
-        "steps": [{"kind": "patch", "base": 0, "version": 1, "step_bytes": 193, "objects": 1}],
-    }
-)
-DIFFERENCE = _example(
-    {
-        "old": 0,
-        "new": 1,
-        "identical_weights": False,
-        "layout_changed": False,
-        "compared": [1],
-        "uncompared": [],
-        "exact": True,
-        "at_most": 64,
-        "elements": 524_352,
-        "share_at_most": 64 / 524_352,
-    }
-)
-STORAGE = _example(
-    {
-        "log_bytes": 2400,
-        "patches": {"objects": 1, "total_bytes": 193},
-        "skips": _NOTHING,
-        "fulls": {"objects": 1, "total_bytes": 1_049_088},
-        "in_use": {"objects": 2, "total_bytes": 1_049_281},
-        "waiting": _NOTHING,
-        "due": _NOTHING,
-        "retirements": [],
-        "retirements_total": 0,
-    }
-)
-FORECAST = _example(
-    {
-        "keep_last": 32,
-        "keep_every": None,
-        "kept_versions": 2,
-        "retired_versions": 0,
-        "freed": _NOTHING,
-        "left": {"objects": 2, "total_bytes": 1_049_281},
-    }
-)
+def add_examples(document: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Put an example of an answer beside its schema."""
+    for path, example in EXAMPLES.items():
+        answer = document["paths"][prefix + path]["get"]["responses"]["200"]
+        answer["content"]["application/json"]["example"] = example
+    return document

@@ -18,7 +18,6 @@ from skerry.bulletin.inspection.islands import (
     counted,
     island_row,
 )
-from skerry.bulletin.inspection.service.examples import CATCH_UP, ISLANDS
 from skerry.bulletin.inspection.service.params import CatchUpQuery, IslandPath, IslandsQuery
 from skerry.bulletin.inspection.service.problems import RESPONSES
 from skerry.bulletin.inspection.service.site import Site
@@ -43,7 +42,7 @@ _CATCH_UP = TypeAdapter(CatchUp)
 def islands_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["islands"])
 
-    @router.get("/islands", response_model=IslandPage, responses={**RESPONSES, 200: ISLANDS})
+    @router.get("/islands", response_model=IslandPage, responses=RESPONSES)
     async def islands(request: Request, query: Annotated[IslandsQuery, Query()]) -> Response:
         """List islands by their own statuses, as of the last look at them."""
         seen = site.seen()
@@ -59,7 +58,7 @@ def islands_router(site: Site) -> APIRouter:
         tag = site.islands_tag(seen)
         return await site.answer(request, _DETAIL, lambda: _detail(seen, island), tag=tag)
 
-    @router.get("/catch-up", response_model=CatchUp, responses={**RESPONSES, 200: CATCH_UP})
+    @router.get("/catch-up", response_model=CatchUp, responses=RESPONSES)
     async def cost(request: Request, query: Annotated[CatchUpQuery, Query()]) -> Response:
         """Say what it takes to get from one version to another: the cheapest way, in bytes."""
         seen = site.seen()

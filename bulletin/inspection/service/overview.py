@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from skerry.bulletin.inspection.follower import Snapshot
 from skerry.bulletin.inspection.islands import IslandCounts, counted
 from skerry.bulletin.inspection.rows import VersionRow, version_row
-from skerry.bulletin.inspection.service.examples import OVERVIEW
 from skerry.bulletin.inspection.service.islands import rows_of
 from skerry.bulletin.inspection.service.problems import RESPONSES
 from skerry.bulletin.inspection.service.site import Site
@@ -64,7 +63,7 @@ _HEALTH = TypeAdapter(Health)
 def overview_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["run"])
 
-    @router.get("/run", response_model=Overview, responses={**RESPONSES, 200: OVERVIEW})
+    @router.get("/run", response_model=Overview, responses=RESPONSES)
     async def run(request: Request) -> Response:
         """Show the run at a glance, and how the store is; also while there is nothing to show."""
         site.follower.attend()

@@ -44,6 +44,7 @@ def serve(
     """Serve until SIGTERM or SIGINT; `ready` is called when requests are answered."""
     app = create_app(follower, config, address=address)
     server = _Server(
+        follower,
         ready,
         uvicorn.Config(
             app,
@@ -72,8 +73,11 @@ def serve(
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling, which would raise the signal again at the end."""
 
-    def __init__(self, ready: Callable[[], None], config: uvicorn.Config) -> None:
+    def __init__(
+        self, follower: Follower, ready: Callable[[], None], config: uvicorn.Config
+    ) -> None:
         super().__init__(config)
+        self._follower = follower
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -82,6 +86,7 @@ class _Server(uvicorn.Server):
 
     def stop(self) -> None:
         self.should_exit = True
+        self._follower.stop()  # streams end by themselves then
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -29,6 +29,8 @@ def session_router(config: ServiceConfig) -> APIRouter:
         status_code=204,
         response_class=Response,
         responses={
+            400: {"description": "a body that is no JSON", "model": ProblemReply},
+            413: {"description": "a body that is too large", "model": ProblemReply},
             401: {"description": "another token", "model": ProblemReply},
             422: {"description": "no token", "model": ProblemReply},
         },

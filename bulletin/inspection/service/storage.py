@@ -15,7 +15,6 @@ from skerry.bulletin.inspection.difference import (
     tensor_differences,
 )
 from skerry.bulletin.inspection.follower import Snapshot
-from skerry.bulletin.inspection.service.examples import DIFFERENCE, FORECAST, STORAGE
 from skerry.bulletin.inspection.service.params import (
     DifferenceQuery,
     ForecastQuery,
@@ -39,7 +38,7 @@ _DIFFERENCES = TypeAdapter(TensorDifferences)
 def storage_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["storage"])
 
-    @router.get("/storage", response_model=Usage, responses={**RESPONSES, 200: STORAGE})
+    @router.get("/storage", response_model=Usage, responses=RESPONSES)
     async def used(request: Request, query: Annotated[StorageQuery, Query()]) -> Response:
         """Say what the run takes, and when what was retired may go, as of the last look."""
         seen = site.seen()
@@ -56,7 +55,7 @@ def storage_router(site: Site) -> APIRouter:
             tag=site.islands_tag(seen),
         )
 
-    @router.get("/forecast", response_model=Forecast, responses={**RESPONSES, 200: FORECAST})
+    @router.get("/forecast", response_model=Forecast, responses=RESPONSES)
     async def collection(request: Request, query: Annotated[ForecastQuery, Query()]) -> Response:
         """Say what a collection by these rules would retire now.  Nothing is changed."""
         seen = site.seen()
@@ -70,7 +69,7 @@ def storage_router(site: Site) -> APIRouter:
 def difference_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["versions"])
 
-    @router.get("/difference", response_model=Difference, responses={**RESPONSES, 200: DIFFERENCE})
+    @router.get("/difference", response_model=Difference, responses=RESPONSES)
     async def total(request: Request, query: Annotated[DifferenceQuery, Query()]) -> Response:
         """Say how many elements differ between two versions, at most, by their records."""
         seen = site.seen()

@@ -127,7 +127,7 @@ async def _events(site: Site, seconds: float) -> AsyncGenerator[bytes, None]:
             if not told:
                 yield b": beat\n\n"
             left_s = end - loop.time()
-            if left_s <= 0:
+            if left_s <= 0 or site.follower.stopping:
                 return
             try:
                 await asyncio.wait_for(changed.wait(), min(BEAT_S, left_s))

@@ -21,7 +21,6 @@ from skerry.bulletin.inspection.heat import (
     sampled,
     tensor_history,
 )
-from skerry.bulletin.inspection.service.examples import LAYERS, TENSORS
 from skerry.bulletin.inspection.service.params import (
     DigestPath,
     HeatQuery,
@@ -102,7 +101,7 @@ def tensors_router(site: Site) -> APIRouter:
     @router.get(
         "/versions/{version}/tensors",
         response_model=TensorPage,
-        responses={**RESPONSES, 200: TENSORS},
+        responses=RESPONSES,
     )
     async def tensors(
         request: Request, version: VersionPath, query: Annotated[TensorsQuery, Query()]
@@ -127,9 +126,7 @@ def tensors_router(site: Site) -> APIRouter:
             from_store=True,
         )
 
-    @router.get(
-        "/versions/{version}/layers", response_model=Layers, responses={**RESPONSES, 200: LAYERS}
-    )
+    @router.get("/versions/{version}/layers", response_model=Layers, responses=RESPONSES)
     async def by_layer(request: Request, version: VersionPath) -> Response:
         """Add up a version's tensors by layer and projection."""
         commit = site.seen().view.commit(version)

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from skerry.bulletin.inspection.details import VersionDetail, version_detail
 from skerry.bulletin.inspection.family import Family, family
 from skerry.bulletin.inspection.rows import RecordPage, VersionPage, record_page, version_page
-from skerry.bulletin.inspection.service.examples import VERSION, VERSIONS
 from skerry.bulletin.inspection.service.params import (
     LineageQuery,
     RecordsQuery,
@@ -33,7 +32,7 @@ _FAMILY = TypeAdapter(Family)
 def versions_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["versions"])
 
-    @router.get("/versions", response_model=VersionPage, responses={**RESPONSES, 200: VERSIONS})
+    @router.get("/versions", response_model=VersionPage, responses=RESPONSES)
     async def versions(request: Request, query: Annotated[VersionsQuery, Query()]) -> Response:
         """List versions, a page at a time."""
         seen = site.seen()
@@ -51,9 +50,7 @@ def versions_router(site: Site) -> APIRouter:
             tag=site.log_tag(seen),
         )
 
-    @router.get(
-        "/versions/{version}", response_model=VersionDetail, responses={**RESPONSES, 200: VERSION}
-    )
+    @router.get("/versions/{version}", response_model=VersionDetail, responses=RESPONSES)
     async def version(request: Request, version: VersionPath) -> Response:
         """Show one version: its record, whose signature was verified, and what that names."""
         seen = site.seen()

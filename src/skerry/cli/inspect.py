@@ -193,7 +193,7 @@ def _values(detail: VersionDetail, found: Sizes) -> dict[str, object]:
         "manifest": detail.manifest,
         "packs": [pack.key for pack in detail.packs],
         "full": detail.full,
-        "files": [list(file) for file in found.files],
+        "files": [[file.name, file.size] for file in found.files],
         "side_files_changed": found.side_files_changed,
     }
 
