@@ -65,8 +65,13 @@ export class Chart {
   }
 }
 
-export const logTicks = (low, high) => {
-  const ticks = [];
-  for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) ticks.push(power);
-  return ticks;
-};
+// Five places between two powers of ten, both included.
+export const powers = (low, high) => [0, 1, 2, 3, 4].map((i) => low + ((high - low) * i) / 4);
+
+// A logarithmic axis: over decades only they are named, or labels would lie on one another.
+export function logAxis(values, extra) {
+  const known = values.filter((value) => value > 0);
+  const low = known.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = known.reduce((a, b) => Math.max(a, b), 0);
+  return { type: "log", ...(high / low >= 5 ? { dtick: 1 } : { nticks: 5 }), ...extra };
+}

@@ -1,7 +1,7 @@
 // Where in the model a version changed: layer by projection, and either over versions.
 
 import { get, query } from "./api.js";
-import { Chart, color, logTicks } from "./charts.js";
+import { Chart, color, powers } from "./charts.js";
 import { el, labelled, link, panel, table } from "./dom.js";
 import { count, share, shareOf } from "./format.js";
 
@@ -43,7 +43,7 @@ function heat(x, y, cells, title) {
     traces: [{
       type: "heatmap", x, y, z, text, colorscale: "Viridis", zmin: low, zmax: high, xgap: 1, ygap: 1, hoverongaps: true,
       hovertemplate: "%{y}, %{x}<br>%{text}<extra></extra>",
-      colorbar: { title: { text: "changed" }, tickvals: logTicks(low, high), ticktext: logTicks(low, high).map((p) => share(10 ** p)), outlinewidth: 0 },
+      colorbar: { title: { text: "changed" }, tickvals: powers(low, high), ticktext: powers(low, high).map((p) => share(10 ** p)), outlinewidth: 0 },
     }],
     layout: { xaxis: { type: "category", title, showgrid: false, nticks: 24 }, yaxis: { type: "category", autorange: "reversed", showgrid: false }, plot_bgcolor: color("none") },
   };

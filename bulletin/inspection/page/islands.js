@@ -27,7 +27,7 @@ const state = (row) => [chip(row.state, KINDS[row.state]), row.why && row.state 
 const engines = (row) => Object.entries(row.engines).map(([name, version]) => `${name}: ${version ?? "nothing"}`).join(", ") || "none";
 
 function progress(row) {
-  if (!row.total_bytes || row.phase === "idle") return row.phase;
+  if (!row.total_bytes || ["idle", "stopped"].includes(row.phase)) return row.phase;
   const text = `${row.phase}, ${bytes(row.done_bytes)} of ${bytes(row.total_bytes)}`;
   return [el("progress", { max: row.total_bytes, value: Math.min(row.done_bytes, row.total_bytes), "aria-label": `${row.island}: ${text}` }), ` ${text}`];
 }
@@ -62,6 +62,7 @@ async function one(main, name) {
         { name: "lag", n: true, cell: (look) => count(look.lag) },
       ], [...row.looks].reverse(), { class: "scroll tall" }))),
     panel("To the newest version", !way ? el("p", {}, "There is no version yet.") : !way.reachable ? el("p", {}, way.why)
+      : !way.steps.length ? el("p", {}, "Nothing is to be downloaded.")
       : [el("p", {}, `${bytes(way.total_bytes)} in ${count(way.objects)} objects, ${way.steps.length} steps.`), stepTable(way.steps)]));
 }
 

@@ -94,7 +94,7 @@ async function glance() {
     tile("changed in it", now ? share(now.share) : "–", now && now.changed !== null ? `${count(now.changed)} of ${count(now.elements)}` : "not compared"),
     tile("its patch", now ? bytes(now.patch_bytes) : "–", now?.ratio ? `full is ${decimal(now.ratio)} times as large` : ""),
     tile("versions", count(run.versions), `${count(run.live)} live, ${count(run.abandoned)} abandoned, ${count(run.retired)} retired`),
-    tile("islands up to date", run.islands_denied ? "not seen" : `${well} of ${all}`, run.islands_denied ?? `${run.islands.behind} behind, ${run.islands.failing} failing, ${run.islands.silent} silent, ${run.islands.stray} stray`),
+    tile("islands up to date", run.islands_denied ? "not seen" : `${well} of ${all}`, run.islands_denied ?? `${run.islands.behind} behind, ${run.islands.failing} failing, ${run.islands.silent} silent, ${run.islands.stray} stray, ${run.islands.stopped} stopped`),
     tile("signatures", run.key ? "verified" : "unsigned", run.key ? (run.pinned ? "from a pinned key" : "from the key of slot 0") : "anybody can write records"),
   );
 }
@@ -111,7 +111,7 @@ function banner(store) {
   };
   const text = words[store.state] ?? null;
   const box = $("banner");
-  const more = store.problem ? ` ${store.problem.kind ?? ""}: ${store.problem.message}${store.problem.acts ? ` Who acts: ${store.problem.acts}.` : ""}` : "";
+  const more = store.problem ? ` ${store.problem.kind ?? ""}: ${store.problem.message}${store.problem.acts ? `. Who acts: ${store.problem.acts}.` : ""}` : "";
   const full = text === null ? "" : text + more;
   if (box.textContent !== full) box.textContent = full;
   box.hidden = text === null;

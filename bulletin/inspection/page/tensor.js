@@ -40,7 +40,7 @@ export async function show(main, route) {
 
   const back = route.number("v");
   main.replaceChildren(el("h1", { class: "code" }, name),
-    back !== null && el("p", {}, link(`#/version?v=${back}`, `Back to version ${back}`)),
+    el("p", {}, back === null ? link("#/timeline", "All versions") : link(`#/version?v=${back}`, `Back to version ${back}`)),
     panel(null, form, chart.figure), panel("As a table", listed));
   await draw();
   return { theme: () => chart.redraw(), close: () => chart.close() };

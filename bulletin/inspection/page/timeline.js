@@ -1,7 +1,7 @@
 // Every version: bytes, changed share and ratio as a chart, and as a table by pages.
 
 import { get } from "./api.js";
-import { Chart, color } from "./charts.js";
+import { Chart, color, logAxis } from "./charts.js";
 import { chip, el, labelled, link, panel, table } from "./dom.js";
 import { bytes, count, decimal, moment, share, shareOf } from "./format.js";
 
@@ -61,12 +61,12 @@ function traces(line) {
   ];
 }
 
-const layout = () => ({
+const layout = (line) => ({
   grid: { rows: 3, columns: 1, subplots: [["xy"], ["xy2"], ["xy3"]], roworder: "top to bottom" },
   xaxis: { title: "version", anchor: "y3" },
-  yaxis: { type: "log", title: "bytes", exponentformat: "SI", nticks: 5, domain: [0.7, 1] },
-  yaxis2: { type: "log", title: "changed", tickformat: "~%", nticks: 5, domain: [0.35, 0.64] },
-  yaxis3: { type: "log", title: "full / patch", tickformat: ",~r", nticks: 5, domain: [0, 0.29] },
+  yaxis: logAxis([...line.patch_bytes, ...line.full_bytes], { title: "bytes", exponentformat: "SI", domain: [0.7, 1] }),
+  yaxis2: logAxis(line.share, { title: "changed", tickformat: "~%", domain: [0.35, 0.64] }),
+  yaxis3: logAxis(line.ratio, { title: "full / patch", tickformat: ",~r", domain: [0, 0.29] }),
   legend: { orientation: "h", y: 1.08, x: 0 },
 });
 
@@ -100,7 +100,7 @@ export async function show(main, route) {
 
   async function draw() {
     const line = await get("timeline", range);
-    await chart.draw(said(line), () => ({ traces: traces(line), layout: layout() }),
+    await chart.draw(said(line), () => ({ traces: traces(line), layout: layout(line) }),
       (point) => { location.hash = `#/version?v=${point.x}`; });
   }
 

@@ -55,7 +55,7 @@ def load_assets() -> Assets:
         for entry in files("skerry.bulletin.inspection").joinpath("page").iterdir()
         if entry.name.rpartition(".")[2] in _TYPES
     }
-    charts = files("plotly").joinpath("package_data").joinpath(_PLOTLY).read_bytes()
+    charts = _chart_library()
     digest = digest_bytes(b"\0".join(own[name] for name in sorted(own)))[:_DIGITS]
     plotly = f"plotly-{version('plotly')}-{digest_bytes(charts)[:_DIGITS]}/{_PLOTLY}"
     page = own.pop("index.html").replace(b"{own}", f"assets/{digest}".encode())
@@ -63,6 +63,16 @@ def load_assets() -> Assets:
     by_path = {f"{digest}/{name}": _asset(name, data) for name, data in own.items()}
     by_path[plotly] = _asset(_PLOTLY, charts)
     return Assets(_asset("index.html", page), by_path)
+
+
+def _chart_library() -> bytes:
+    try:
+        package = files("plotly")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the page needs plotly: pip install 'skerry[inspect]'", name="plotly"
+        ) from error
+    return package.joinpath("package_data").joinpath(_PLOTLY).read_bytes()
 
 
 def assets_router() -> APIRouter:

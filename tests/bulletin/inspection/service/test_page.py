@@ -39,10 +39,10 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def process(*arguments: object, **options: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "skerry", *map(str, arguments)]
+def process(*arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-m", "skerry", *map(str, arguments)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=cwd
     ) as running:
         try:
             yield running
@@ -53,11 +53,11 @@ def process(*arguments: object, **options: object) -> Iterator[subprocess.Popen[
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[str]:
     """A small demo, served from before its first version on; a browser has watched it arrive."""
-    out = tmp_path_factory.mktemp("demo") / "out"
-    address = out / "bulletin"
+    here = tmp_path_factory.mktemp("demo")
+    small = ("--model", "tiny", "--steps", STEPS)
     with (
-        process("demo", "--model", "tiny", "--steps", STEPS, "--out", out, "--json") as demo,
-        process("serve", address, "--port", 0, "--json") as service,
+        process("demo", *small, "--out", "demo", "--json", cwd=here) as demo,
+        process("serve", "demo/bulletin", "--port", 0, "--json", cwd=here) as service,
     ):
         assert service.stdout is not None
         url = json.loads(service.stdout.readline())["url"].rstrip("/")
