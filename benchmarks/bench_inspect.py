@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from skerry.benchmarks.painted import NoBrowser, Painted, browse
 from skerry.benchmarks.synthetic_run import SIGNER, Shape, make_run
 from skerry.bulletin.inspection.follower import Follower
 from skerry.bulletin.stores.memory import MemoryStore
@@ -33,11 +32,6 @@ from skerry.bulletin.stores.metered import Metered
 from skerry.bulletin.writer import now_ms
 
 _HOUR_S = 3600.0
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +45,14 @@ class Calls:
     answer_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Painted:
-    """What the page took: to its first paint, to its table, to its chart, and in memory."""
-
-    view: str
-    first_paint_ms: float
-    complete_ms: float
-    heap_bytes: int
-    nodes: int
-
-
 class Connection:
     """One connection that is kept."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def close(self) -> None:
+        self._connection.close()
 
     def get(self, path: str) -> bytes:
         self._connection.request("GET", path)
@@ -94,10 +80,9 @@ def measure(connection: Connection, what: str, paths: Callable[[], str], *, coun
     )
 
 
-def ask(port: int, versions: int, *, count: int) -> Iterator[Calls]:
+def ask(to: Connection, versions: int, *, count: int) -> Iterator[Calls]:
     """Measure every kind of request; what is kept after the first time is asked for afresh."""
     rng = random.Random(1)
-    to = Connection(port)
     newest = versions - 1
 
     def some() -> int:
@@ -132,45 +117,6 @@ def ask(port: int, versions: int, *, count: int) -> Iterator[Calls]:
     )
 
 
-def browse(url: str, views: tuple[str, ...]) -> Iterator[Painted]:
-    """Open each view in a browser that has never seen the page.  Raises RuntimeError."""
-    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _CHROMIUM)), None)
-    if path is None:
-        raise RuntimeError("no Chromium on this machine")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError as error:
-        raise RuntimeError(f"needs {error.name}") from error
-    with sync_playwright() as playwright:
-        for view in views:
-            browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
-            begun = time.perf_counter()
-            page.goto(f"{url}#/{view}")
-            page.wait_for_function(
-                "() => document.querySelector('#main').dataset.shown === location.hash",
-                timeout=120_000,
-            )
-            complete_ms = 1000 * (time.perf_counter() - begun)
-            paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            first = page.evaluate(paint)
-            session = page.context.new_cdp_session(page)
-            session.send("Performance.enable")
-            session.send("HeapProfiler.collectGarbage")
-            found = {
-                metric["name"]: metric["value"]
-                for metric in session.send("Performance.getMetrics")["metrics"]
-            }
-            browser.close()
-            yield Painted(
-                view=view,
-                first_paint_ms=first,
-                complete_ms=complete_ms,
-                heap_bytes=int(found["JSHeapUsedSize"]),
-                nodes=int(found["Nodes"]),
-            )
-
-
 def hour(store: MemoryStore, *, watched: bool) -> dict[str, int]:
     """Count what an hour of looks asks of the store, once the log has been read."""
     metered = Metered(store)
@@ -199,9 +145,9 @@ def served(directory: Path) -> Iterator[tuple[str, int, dict[str, float]]]:
             url = json.loads(process.stdout.readline())["url"]
             port = int(url.rstrip("/").rpartition(":")[2])
             listens_s = time.perf_counter() - begun
-            to = Connection(port)
-            while json.loads(to.get("/health"))["store"]["state"] != "ok":
-                time.sleep(0.05)
+            with closing(Connection(port)) as to:
+                while json.loads(to.get("/health"))["store"]["state"] != "ok":
+                    time.sleep(0.05)
             came_up = {"listens_s": listens_s, "log_read_s": time.perf_counter() - begun}
             yield url, process.pid, came_up
         finally:
@@ -246,10 +192,11 @@ def inspect(
         with served(directory) as (url, pid, came_up):
             typer.echo("asking ...", err=True)
             port = int(url.rstrip("/").rpartition(":")[2])
-            calls = list(ask(port, versions, count=count))
+            with closing(Connection(port)) as to:
+                calls = list(ask(to, versions, count=count))
             try:
                 pages = list(browse(url, ("timeline", "islands", "lineage", "heat")))
-            except RuntimeError as error:
+            except NoBrowser as error:
                 no_browser = str(error)
             server_bytes = resident(pid)
     result: dict[str, Any] = {
