@@ -191,7 +191,11 @@ async def _verification(
 
     checked = problems = nbytes = 0
     try:
-        job = asyncio.wrap_future(workers.submit(work))
+        try:
+            job = asyncio.wrap_future(workers.submit(work))
+        except Busy as busy:  # the stream has begun, so the answer is in it
+            yield _sum(commit, busy, deep=deep, checks=0, problems=0, checked_bytes=0)
+            return
         while True:
             try:
                 check = await asyncio.wait_for(lines.get(), BEAT_S)
@@ -205,16 +209,15 @@ async def _verification(
             nbytes += check.checked_bytes
             yield json.dumps(asdict(check)).encode() + b"\n"
         error = (await asyncio.gather(job, return_exceptions=True))[0]
-        stopped = None if error is None else asdict(problem_of(error))
-        summary = {
-            "version": commit.version,
-            "done": error is None,
-            "stopped_by": stopped,
-            "deep": deep,
-            "checks": checked,
-            "problems": problems,
-            "checked_bytes": nbytes,
-        }
-        yield json.dumps(summary).encode() + b"\n"
+        yield _sum(
+            commit, error, deep=deep, checks=checked, problems=problems, checked_bytes=nbytes
+        )
     finally:
         gone.set()
+
+
+def _sum(commit: Commit, error: BaseException | None, **figures: int) -> bytes:
+    """Return the last line: whether all was checked, or what stopped it."""
+    stopped = None if error is None else asdict(problem_of(error))
+    done = {"version": commit.version, "done": error is None, "stopped_by": stopped}
+    return json.dumps({**done, **figures}).encode() + b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,8 @@ def top(
                 time.sleep(1.0)
     except KeyboardInterrupt:
         follower.stop()
+        if follower.asking:
+            os._exit(0)  # the interpreter would wait for a store that never answers
 
 
 def _rows(follower: Follower) -> list[IslandRow]:
