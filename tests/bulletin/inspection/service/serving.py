@@ -66,9 +66,14 @@ class Served:
 
     def until(self, state: str) -> None:
         """Wait until the store is in a state, as the service tells it."""
+        changed = threading.Event()
+        end = self.follower.listen(changed.set)
         deadline = time.monotonic() + 60
         while self.get("/health").json["store"]["state"] != state:
             assert time.monotonic() < deadline, self.get("/health").json
+            changed.wait(0.05)  # being slow, and being well again, are no changes
+            changed.clear()
+        end()
 
 
 def ask(request: urllib.request.Request) -> Reply:

@@ -26,6 +26,7 @@ from tests.bulletin.inspection.service.browser import Window, browsing
 from tests.bulletin.inspection.service.serving import serving, small_run
 
 STEPS = 6
+pytestmark = pytest.mark.timeout(600)  # of the first test most is the demo
 VIEWS = (
     "timeline", "lineage", "heat", "heat?mode=layers", "islands", "compare?old=2&new=6", "storage",
     "version?v=5", "tensor?name=model.layers.1.mlp.up_proj.weight", "islands?island=island-a",
