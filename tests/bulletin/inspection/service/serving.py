@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,10 +66,16 @@ class Served:
 
     def until(self, state: str) -> None:
         """Wait until the store is in a state, as the service tells it."""
+        self._until(lambda: self.get("/health").json["store"]["state"] == state)
+
+    def until_islands_are_seen(self) -> None:
+        self._until(lambda: self.follower.snapshot.islands.looked_ms is not None)
+
+    def _until(self, reached: Callable[[], bool]) -> None:
         changed = threading.Event()
         end = self.follower.listen(changed.set)
         deadline = time.monotonic() + 60
-        while self.get("/health").json["store"]["state"] != state:
+        while not reached():
             assert time.monotonic() < deadline, self.get("/health").json
             changed.wait(0.05)  # being slow, and being well again, are no changes
             changed.clear()
@@ -114,6 +120,8 @@ def serving(
         try:
             if wait_for is not None:
                 served.until(wait_for)
+            if wait_for == "ok":
+                served.until_islands_are_seen()
             yield served
         finally:
             follower.stop()
