@@ -57,11 +57,12 @@ class StopWatch:
         spooled = self._marks["objects-spooled"]
         decoded = self._marks.get("decoded", self._marks.get("assembled", spooled))
         recorded = self._marks.get("journal-durable", decoded)
+        switched = self._marks.get("engines-switched", recorded)
         return {
             "fetch_s": max(0.0, spooled - self._began),
             "stage_s": max(0.0, decoded - spooled),
             "journal_s": max(0.0, recorded - decoded),
-            "apply_s": max(0.0, self._marks["marker-moved"] - recorded),
+            "apply_s": max(0.0, self._marks["marker-moved"] - switched),
         }
 
     def phases(self) -> Mapping[str, Phase]:
@@ -72,7 +73,7 @@ class StopWatch:
             recorded = self._marks["journal-durable"]
             verify = self._marks["leaves-checked"] - self._marks["words-written"]
             decode = recorded - spooled - noted["journal"].seconds
-            apply = moved - recorded - verify
+            apply = moved - self._marks.get("engines-switched", recorded) - verify
         else:
             verified, built = self._marks["full-verified"], self._marks["assembled"]
             verify, decode, apply = verified - spooled, built - verified, moved - built
