@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TypeVar
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectChanged, StoreError, StoreUnavailable
+from skerry.bulletin.errors import NotFound, ObjectChanged, StoreError, StoreUnavailable, TooSlow
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import DigestStream, digest_bytes
 
@@ -29,9 +29,10 @@ class RelayTrust:
     """How far a relay is relied on.
 
     Its word that a record is not there yet holds for `log_s` seconds in a row; then the bulletin
-    itself is asked once.  An object that it says is on its way is waited for: `patience_s`, and a
-    second more for every `slowest_bytes_s` bytes.  It is left alone for `pause_s` when it gave no
-    answer or was found to be behind, for `bench_s` when it gave wrong bytes.
+    itself is asked once.  An object that it says is on its way is waited for, and an answer may
+    take: `patience_s`, and a second more for every `slowest_bytes_s` bytes.  It is left alone for
+    `pause_s` when it gave no answer or was found to be behind, for `bench_s` when it gave wrong
+    bytes or took longer than that.
     """
 
     log_s: float = 60.0
@@ -46,11 +47,16 @@ class RelayTrust:
         if self.slowest_bytes_s <= 0:
             raise ValueError(f"slowest_bytes_s is positive, found {self.slowest_bytes_s}")
 
+    def allowed_s(self, nbytes: int) -> float:
+        """Return how long so many bytes may take."""
+        return self.patience_s + nbytes / self.slowest_bytes_s
+
 
 class Relayed:
     """See ObjectStore.  Reads ask `relay` first; writes and lists are `behind`'s alone.
 
-    Several relays are `Relayed(first, Relayed(second, bulletin))`.
+    Several relays are `Relayed(first, Relayed(second, bulletin))`.  `relay` ends a request that
+    takes longer than `trust` allows with TooSlow: nobody else can.
     """
 
     def __init__(
@@ -173,6 +179,7 @@ class Relayed:
         """Yield what the relay has of a range, from `start` on; it may end early."""
         position = start
         deadline = self._deadline(stop - start)
+        flowing_at: float | None = None  # since when bytes come, without the reader's own time
         while True:
             try:
                 for piece in self._relay.stream(key, position, stop):
@@ -180,7 +187,16 @@ class Relayed:
                         self._lied(key)
                         return
                     position += len(piece)
+                    came_at = self._clock()
+                    flowing_at = came_at if flowing_at is None else flowing_at
+                    allowed_s = self._trust.allowed_s(position - start)
+                    late = came_at > min(deadline, flowing_at + allowed_s)
                     yield piece
+                    if late and position < stop:
+                        self._dawdled(key)
+                        return
+                    taken_s = self._clock() - came_at
+                    deadline, flowing_at = deadline + taken_s, flowing_at + taken_s
             except NotFound:
                 return
             except ObjectChanged:
@@ -200,7 +216,7 @@ class Relayed:
             return True
 
     def _deadline(self, nbytes: int) -> float:
-        return self._clock() + self._trust.patience_s + nbytes / self._trust.slowest_bytes_s
+        return self._clock() + self._trust.allowed_s(nbytes)
 
     def _awaited(self, error: StoreError, deadline: float) -> bool:
         """Wait if the relay asks for that: it is fetching the object.  Say whether to go on."""
@@ -227,7 +243,13 @@ class Relayed:
         with self._lock:
             return self._clock() >= self._away_until
 
+    def _dawdled(self, key: str) -> None:
+        self._leave(self._trust.bench_s, f"it takes too long for {key}")
+
     def _failed(self, key: str, error: StoreError) -> None:
+        if isinstance(error, TooSlow):
+            self._dawdled(key)
+            return
         self._leave(self._trust.pause_s, f"no answer for {key}: {error}")
 
     def _lied(self, key: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 import time as real_time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given
@@ -60,6 +64,51 @@ def relayed(relay: ObjectStore, behind: ObjectStore, clock: Clock) -> Relayed:
 
 def whole(store: ObjectStore) -> bytes:
     return b"".join(store.stream(PACK, 0, len(DATA)))
+
+
+@contextmanager
+def dribbling(*, breaks_off: bool) -> Iterator[str]:
+    """A relay that answers everything byte by byte; or with one byte for each connection."""
+    listener, ended = socket.create_server(("127.0.0.1", 0), backlog=64), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            asked = connection.recv(65536).decode()
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n"
+            if found := re.search(r"bytes=([0-9]+)-([0-9]+)", asked):
+                first, last = int(found[1]), int(found[2])
+                head = (
+                    f"HTTP/1.1 206 Partial Content\r\nContent-Length: {last + 1 - first}\r\n"
+                    f"Content-Range: bytes {first}-{last}/{len(DATA)}\r\n"
+                )
+            connection.sendall(head.encode())
+            if asked.startswith("HEAD"):  # whose answer has no body: its headers do not end
+                connection.sendall(b"X-More: ")
+            else:
+                connection.sendall(b"\r\n")
+            while not ended.wait(0.01):
+                connection.sendall(b"x")
+                if breaks_off:
+                    return
+
+    def accept() -> None:
+        with suppress(OSError):
+            while not ended.is_set():
+                threads.append(threading.Thread(target=answer, args=(listener.accept()[0],)))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/bulletin"
+    finally:
+        ended.set()
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in [accepting, *threads]:
+            thread.join()
 
 
 class TestRelayed(StoreContract):
@@ -199,6 +248,58 @@ def test_a_relay_without_an_answer_is_left_alone_for_a_while() -> None:
     clock.now += TRUST.pause_s
     assert whole(store) == DATA
     assert relay.asked == 2
+
+
+@pytest.mark.parametrize("breaks_off", [False, True])
+@pytest.mark.parametrize("verb", ["get", "get_range", "size", "stream"])
+def test_a_relay_that_sends_byte_by_byte_delays_a_read_and_never_ends_it(
+    verb: str, breaks_off: bool
+) -> None:
+    url = f"memory://dribbled-{verb}-{breaks_off}"
+    behind = open_relayed(url, [])
+    behind.put(PACK, [DATA])
+    behind.put(keys.log(1), [b"record"])
+    trust = RelayTrust(patience_s=0.2, slowest_bytes_s=1e9)
+    with dribbling(breaks_off=breaks_off) as relay:
+        store = open_relayed(url, [relay], trust=trust)
+        match verb:
+            case "get":
+                assert store.get(keys.log(1), limit_bytes=1 << 20) == b"record"
+            case "get_range":
+                assert store.get_range(PACK, 5, 999) == DATA[5:999]
+            case "size":
+                assert store.size(PACK) == len(DATA)
+            case "stream":
+                tail = b"".join(store.stream(PACK, 0, len(DATA)))
+                assert tail == DATA
+
+
+def test_a_relay_that_is_slow_in_the_middle_is_left_and_its_reader_goes_on_from_there() -> None:
+    clock, behind = Clock(), Metered(MemoryStore())
+    asked = 0
+
+    def slow(key: str, data: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        clock.now += 1 if asked < 4 else 60
+        return data
+
+    relay = Twisted(slow)
+    for place in (relay, behind.inner):
+        place.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    assert whole(store) == DATA
+    assert behind.usage().bytes_down == len(DATA) - 4000
+    assert whole(store) == DATA
+    assert asked == 4  # it is left alone
+
+
+def test_a_reader_that_takes_its_time_is_not_the_relays_fault() -> None:
+    clock, relay, behind = Clock(), Twisted(), Metered(MemoryStore())
+    relay.put(PACK, [DATA])
+    for _ in relayed(relay, behind, clock).stream(PACK, 0, len(DATA)):
+        clock.now += 3600
+    assert behind.usage().requests == {}
 
 
 def test_distrust_reads_past_every_relay() -> None:
