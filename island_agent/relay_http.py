@@ -25,7 +25,7 @@ from fastapi import APIRouter, Request, Response
 from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, NotFound
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import FetchError, NoRoom, Stopped, Unreferenced
+from skerry.island_agent.errors import Crowded, FetchError, NoRoom, Stopped, Unreferenced
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_cache import Kept
 from skerry.island_agent.relay_refs import kind_of
@@ -79,7 +79,7 @@ class _Face:
                     response = status_only(404)
         except (NotFound, NoRoom):
             response = status_only(404)
-        except Stopped:
+        except (Crowded, Stopped):
             response = status_only(503, retry_after_s=1)
         except (BulletinError, FetchError, OSError) as error:
             logger.warning("relay has no answer key=%s error=%s", key, error)

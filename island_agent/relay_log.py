@@ -12,7 +12,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Lock
 
@@ -23,8 +23,8 @@ from skerry.bulletin.records import RECORD_LIMIT_BYTES, Record
 from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import NoRoom
-from skerry.island_agent.flights import Flights
+from skerry.island_agent.errors import NoRoom, Stopped
+from skerry.island_agent.flights import Flights, Lane
 from skerry.island_agent.relay_cache import RelayCache
 
 logger = logging.getLogger(__name__)
@@ -98,9 +98,9 @@ class LogSlots:
             return data
         return self.flights.run(str(seq), lambda: self._look(seq, news=not fresh))
 
-    def begin(self, seq: int, pool: Executor) -> Future[bytes | None]:
-        """Do the same in a thread of `pool`; do not cancel it."""
-        return self.flights.start(str(seq), lambda: self._look(seq, news=True), pool)
+    def begin(self, seq: int, lane: Lane) -> Future[bytes | None]:
+        """Do the same in a thread of `lane`; do not cancel it."""
+        return self.flights.start(str(seq), lambda: self._look(seq, news=True), lane)
 
     def learned(self, state: LogState, records: Iterable[Record]) -> None:
         """Take over what the agent has verified, and wake whoever waited for it."""
@@ -135,6 +135,8 @@ class LogSlots:
         self._wake(None)
 
     def _look(self, seq: int, *, news: bool) -> bytes | None:
+        if self._closed:
+            raise Stopped("a shutdown was asked for")
         if not self._bound:
             self.flights.run("bind", self._bind)
         kept = self._cache.kept(_name(seq)) if self._bound else None

@@ -106,7 +106,7 @@ class RelayStore:
         try:
             if self._relay.holds(key):
                 return
-            part, flight = self._relay.part(key), self._relay.begin(key)
+            part, flight = self._relay.part(key), self._relay.begin_own(key)
         except Unreferenced:
             return
         file = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,8 @@ from skerry.bulletin.errors import NotFound, StoreUnavailable, Tampered
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
-from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import NoRoom, ObjectCorrupt, Stopped, Unreferenced
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.island_agent.errors import Crowded, NoRoom, ObjectCorrupt, Stopped, Unreferenced
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
@@ -268,7 +269,110 @@ def test_an_own_agent_goes_on_past_a_relay_that_gives_up(open_relay: Callable[..
     assert b"".join(RelayStore(relay).stream(ref.key, 0, ref.size)) == data
 
 
+class Held(TwistedStore):
+    """A store upstream that answers for `keys` once `go_on` is set."""
+
+    def __init__(self, inner: ObjectStore, held: Callable[[str], bool]) -> None:
+        super().__init__(inner)
+        self.held = held
+        self.go_on = threading.Event()
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        assert not self.held(key) or self.go_on.wait(60)
+        return super().get(key, limit_bytes=limit_bytes)
+
+    def size(self, key: str) -> int:
+        assert not self.held(key) or self.go_on.wait(60)
+        return super().size(key)
+
+
+def test_a_flood_of_keys_that_nobody_wrote_holds_up_neither_neighbours_nor_the_own_agent(
+    open_relay: Callable[..., Relay],
+) -> None:
+    run = make_run(2)
+    first, second = (run.writer.reader.state.commits[n].packs[0].key for n in (1, 2))
+    store = Held(run.store, lambda key: key not in (first, second))
+    store.go_on.set()
+    relay = open_relay(store)
+    caught_up(relay)
+    store.go_on.clear()
+    junk = [relay.begin(keys.pack(1, Digest(secrets.token_hex(32)))) for _ in range(1000)]
+    crowded = [flight for flight in junk if flight.done()]
+    assert len(crowded) > 900
+    with pytest.raises(Crowded):
+        crowded[0].result()
+    relay.begin(first).result(60)
+    assert body(relay, first) == run.store.get(first, limit_bytes=1 << 30)
+    size = run.store.size(second)
+    data = b"".join(RelayStore(relay).stream(second, 0, size))
+    assert data == run.store.get(second, limit_bytes=1 << 30)
+    store.go_on.set()
+    for flight in junk:
+        with pytest.raises((Crowded, NotFound)):
+            flight.result(60)
+
+
+def test_the_own_agent_reads_past_a_queue_of_neighbours(open_relay: Callable[..., Relay]) -> None:
+    run = make_run(6)
+    packs = [
+        commit.packs[0].key for commit in run.writer.reader.state.commits.values() if commit.packs
+    ]
+    wanted, others = packs[0], packs[1:]
+    go_on = threading.Event()
+
+    def slow(name: str, start: int, data: bytes) -> bytes:
+        assert name == wanted or go_on.wait(60)
+        return data
+
+    relay = open_relay(TwistedStore(run.store, slow))
+    caught_up(relay)
+    flights = [relay.begin(key) for key in others]  # more than there are threads
+    flights.append(relay.begin(wanted))
+    size = run.store.size(wanted)
+    data = b"".join(RelayStore(relay).stream(wanted, 0, size))
+    assert data == run.store.get(wanted, limit_bytes=1 << 30)
+    go_on.set()
+    for flight in flights:
+        flight.result(60)
+
+
+def test_what_was_not_there_is_not_asked_for_again_within_a_second(tmp_path: Path) -> None:
+    run, clock = make_run(1), Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
+    caught_up(relay)
+    key, missing = keys.pack(1, digest_bytes(b"not yet")), keys.checkpoint(1)
+    before = relay.upstream.usage()
+    for _ in range(50):
+        with pytest.raises(NotFound):
+            relay.begin(key).result(60)
+        assert relay.begin_passing(missing).result(60) is None
+    assert (relay.upstream.usage() - before).requests == {"get": 1, "size": 1}
+    run.store.put(key, [b"not yet"])
+    clock.now += 1
+    relay.begin(key).result(60)
+    assert body(relay, key) == b"not yet"
+    relay.close()
+
+
 # The log.
+
+
+def test_checkpoints_that_wait_for_the_first_record_do_not_hold_it_up(tmp_path: Path) -> None:
+    """With a full disk nothing is kept, so each of them asks for slot 0."""
+    run = make_run(1)
+    store = Held(run.store, lambda key: True)
+    store.go_on.set()
+    relay = Relay(store, tmp_path, RelayConfig(cache_bytes=1 << 20, spare_bytes=1 << 60))
+    reader = caught_up(relay)
+    store.go_on.clear()
+    free = [relay.begin_record(reader.state.seq + 1 + n) for n in range(16)]
+    summed = [relay.begin_passing(keys.checkpoint(n)) for n in range(16)]
+    first = relay.begin_record(0)
+    store.go_on.set()
+    assert first.result(60) == run.store.get(keys.log(0), limit_bytes=1 << 20)
+    assert {flight.result(60) for flight in (*free, *summed)} == {None}
+    assert RelayStore(relay).get(keys.log(1), limit_bytes=1 << 20)
+    relay.close()
 
 
 def test_a_record_is_read_once_for_ever_and_a_free_slot_once_in_a_second(
@@ -393,11 +497,13 @@ def test_checkpoints_are_handed_on_only_if_the_run_has_signed_them(tmp_path: Pat
     sound = checkpoint.make(run.writer.reader.state, signer)
     seq = run.writer.reader.state.seq
     run.store.put(keys.checkpoint(seq), [checkpoint.make(foreign.writer.reader.state, other)])
-    relay = Relay(run.store, tmp_path, SMALL)
+    clock = Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
     caught_up(relay)
     assert relay.passing(keys.checkpoint(seq)) is None
     assert relay.passing(keys.checkpoint(seq + 1)) is None
     run.store.replace(keys.checkpoint(seq), sound)
+    clock.now += 1
     before = relay.upstream.usage()
     for _ in range(3):  # it is kept
         assert relay.passing(keys.checkpoint(seq)) == sound

@@ -198,6 +198,25 @@ def test_too_many_who_wait_are_told_to_come_back(tmp_path: Path) -> None:
         assert place.ask(f"{keys.log(0)}?wait=5")[0] == 200
 
 
+def test_who_comes_to_a_crowded_relay_is_told_to_come_back(tmp_path: Path) -> None:
+    run, go_on = make_run(1), threading.Event()
+
+    class Held(TwistedStore):
+        def size(self, key: str) -> int:
+            assert go_on.wait(60)
+            return super().size(key)
+
+    with relay_at(Held(run.store), tmp_path) as (relay, url):
+        caught_up(relay)
+        place = Place(run, relay, url)
+        junk = [relay.begin(keys.pack(1, digest_bytes(bytes([n])))) for n in range(100)]
+        assert any(flight.done() for flight in junk)
+        status, headers, _ = place.ask(keys.pack(1, digest_bytes(b"x")))
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert place.ask(place.pack)[0] == 200
+        go_on.set()
+
+
 def test_an_object_on_its_way_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     run = make_run(1)
     go_on = threading.Event()
