@@ -82,7 +82,7 @@ class Relay:
             clock=clock,
         )
         self.usage = RelayUsage()
-        self._passing = Passing(
+        self.passed = Passing(
             self.upstream,
             self.cache,
             self.slots,
@@ -106,7 +106,7 @@ class Relay:
     @property
     def joined(self) -> int:
         """How many requests waited for what another one was fetching."""
-        return self._flights.joined + self.slots.flights.joined + self._passing.flights.joined
+        return self._flights.joined + self.slots.flights.joined + self.passed.flights.joined
 
     def learned(self, state: LogState, records: Iterable[Record]) -> None:
         """Take over what the relay's own agent has verified."""
@@ -167,11 +167,11 @@ class Relay:
 
         Raises StoreError.
         """
-        return self._passing.get(key)
+        return self.passed.get(key)
 
     def begin_passing(self, key: str) -> Future[bytes | None]:
         """Do the same in a thread of the relay; do not cancel it."""
-        return self._passing.begin(key, self._quick)
+        return self.passed.begin(key, self._quick)
 
     def stop(self) -> None:
         """End what is under way: whoever waits is refused."""

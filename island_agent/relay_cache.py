@@ -22,7 +22,14 @@ from typing import BinaryIO
 from skerry.codec.digest import Digest
 from skerry.codec.errors import FormatError
 from skerry.island_agent.errors import NoRoom
-from skerry.island_agent.files import TEMPORARY, digest_file, seal, unseal, write_atomically
+from skerry.island_agent.files import (
+    SEAL_BYTES,
+    TEMPORARY,
+    digest_file,
+    seal,
+    unseal,
+    write_atomically,
+)
 
 _BLOCK_BYTES = 4096  # what a small file takes
 _MOST_ENTRIES = 262_144  # of which each takes some memory, however small its file
@@ -178,6 +185,16 @@ class RelayCache:
             with self._lock:
                 if self._entries.get(name) is entry:
                     self._drop(name)
+            return None
+
+    def open_kept(self, name: str) -> Kept | None:
+        """Return an open file of what `keep` kept, which `kept` has just found to be sound."""
+        name += _SEALED
+        with self._lock:
+            entry = self._entries.get(name)
+        try:
+            return None if entry is None else Kept(entry.path.open("rb"), entry.nbytes - SEAL_BYTES)
+        except OSError:
             return None
 
     def discard_small(self) -> None:

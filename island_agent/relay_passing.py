@@ -17,7 +17,7 @@ from skerry.bulletin.store import ObjectStore
 from skerry.island_agent.errors import NoRoom
 from skerry.island_agent.flights import Flights, Lane
 from skerry.island_agent.recent import Recent
-from skerry.island_agent.relay_cache import RelayCache
+from skerry.island_agent.relay_cache import Kept, RelayCache
 from skerry.island_agent.relay_log import LogSlots
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,12 @@ class Passing:
     def begin(self, key: str, lane: Lane) -> Future[bytes | None]:
         """Do the same in a thread of `lane`; do not cancel it."""
         return self.flights.start(key, lambda: self._find(key), lane)
+
+    def open(self, key: str) -> Kept | None:
+        """Return an open file of a checkpoint that `get` has just given, if it is kept."""
+        if not key.startswith(keys.CHECKPOINT_PREFIX):
+            return None
+        return self._cache.open_kept(_name(keys.parse_checkpoint(key)))
 
     def _find(self, key: str) -> bytes | None:
         recent = self._recent.get(key)

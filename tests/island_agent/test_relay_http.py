@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.bulletin import keys
+from skerry.bulletin import checkpoint, keys
 from skerry.bulletin.errors import NotFound, StoreUnavailable
 from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.web_store import WebStore
 from skerry.codec.digest import digest_bytes
+from skerry.island_agent import relay_http
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from tests.bulletin.store_contract import HOSTILE_KEYS
@@ -282,6 +284,24 @@ def test_an_object_without_room_is_not_found_and_read_past_the_relay(tmp_path: P
         past = Relayed(place.store(), run.store)
         assert b"".join(past.stream(place.pack, 0, len(place.data))) == place.data
         assert relay.to_json()["refused"] >= 1
+
+
+def test_a_large_checkpoint_is_sent_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer.from_seed(bytes(32))
+    run = make_run(1, signer=signer)
+    seq = run.writer.reader.state.seq
+    sound = checkpoint.make(run.writer.reader.state, signer)
+    run.store.put(keys.checkpoint(seq), [sound])
+    monkeypatch.setattr(relay_http, "IN_MEMORY_BYTES", len(sound) - 1)
+    with relay_at(run.store, tmp_path) as (relay, url):
+        caught_up(relay)
+        place = Place(run, relay, url)
+        status, headers, body = place.ask(keys.checkpoint(seq))
+        assert (status, body) == (200, sound)
+        assert headers["etag"] == f'"{digest_bytes(sound)}"'
+        assert place.ask(keys.checkpoint(seq), Range="bytes=3-9")[2] == sound[3:10]
 
 
 def test_a_slow_client_loses_its_place(tmp_path: Path) -> None:
