@@ -10,18 +10,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeVar
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectChanged, StoreError, StoreUnavailable, TooSlow
+from skerry.bulletin.errors import (
+    NotFound,
+    ObjectChanged,
+    StoreError,
+    StoreUnavailable,
+    Tampered,
+    TooSlow,
+)
+from skerry.bulletin.records import RECORD_LIMIT_BYTES
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import DigestStream, digest_bytes
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FIRST = keys.log(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,16 @@ class RelayTrust:
         return self.patience_s + nbytes / self.slowest_bytes_s
 
 
+@dataclass(slots=True)
+class _Bulletin:
+    """What all relays before one bulletin know of it; guarded by `lock`."""
+
+    looked_at: float  # when it was last asked how far the log goes
+    lock: Lock = field(default_factory=Lock)
+    first: bytes | None = None  # slot 0 by a relay's word, while the bulletin did not answer
+    found: bytes | None = None  # what is there in truth, if that is another one
+
+
 class Relayed:
     """See ObjectStore.  Reads ask `relay` first; writes and lists are `behind`'s alone.
 
@@ -69,18 +89,19 @@ class Relayed:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Unless the reader has `pinned` the run's key, slot 0 is read past the relay: it says
-        which run this is, and by whose key everything after it is verified.
+        """Slot 0 is read past the relay: it says which run this is, and by whose key everything
+        after it is verified.  Only where the bulletin does not answer a reader that has `pinned`
+        the run's key takes the relay's, until the bulletin does: then another one is Tampered.
         """
         self._relay = relay
         self._behind = behind
         self._trust = trust or RelayTrust()
         self._clock = clock
         self._sleep = sleep
-        self._own = () if pinned else (keys.log(0),)
+        self._pinned = pinned
         self._lock = Lock()
         self._away_until = 0.0
-        self._looked_at = clock()  # when the bulletin itself last said how far the log goes
+        self._bulletin = behind._bulletin if isinstance(behind, Relayed) else _Bulletin(clock())
 
     def distrust(self) -> None:
         """Read past every relay for a while: something that was read was not what it should be."""
@@ -92,6 +113,10 @@ class Relayed:
         def ask(store: ObjectStore) -> bytes:
             return store.get(key, limit_bytes=limit_bytes)
 
+        if key.startswith(keys.LOG_PREFIX):
+            self._check_run()
+        if key == _FIRST:
+            return self._first(ask)
         data = self._asked(key, ask, limit_bytes)
         if data is not None and (digest := keys.named_digest(key)) is not None:
             if digest_bytes(data) == digest:
@@ -99,8 +124,10 @@ class Relayed:
             self._lied(key)
             data = None
         if data is None:
+            if key.startswith(keys.LOG_PREFIX):
+                self._before_look()
             data = ask(self._behind)
-            if key.startswith(keys.LOG_PREFIX) and key not in self._own and self._usable():
+            if key.startswith(keys.LOG_PREFIX) and self._usable():
                 self._leave(self._trust.pause_s, f"it does not have {key}")  # nor those after it
         return data
 
@@ -160,7 +187,7 @@ class Relayed:
 
         Raises NotFound for a record that is not there yet, if the relay's word is good for that.
         """
-        if key in self._own or not self._usable():
+        if key == _FIRST or not self._usable():
             return None
         deadline = self._deadline(nbytes if keys.named_digest(key) else 0)
         while True:
@@ -228,16 +255,53 @@ class Relayed:
         self._sleep(delay_s)
         return True
 
+    def _first(self, ask: Callable[[ObjectStore], bytes]) -> bytes:
+        try:
+            return ask(self._behind)
+        except (StoreUnavailable, TooSlow) as error:
+            if not self._pinned or not self._usable():
+                raise
+            try:
+                first = ask(self._relay)
+            except StoreError:
+                raise error from None
+        with self._bulletin.lock:
+            self._bulletin.first = first
+        return first
+
     def _is_believed(self, key: str) -> bool:
         """Say whether the relay's word that `key` is not there is enough."""
         if not key.startswith(keys.LOG_PREFIX):
             return False
-        with self._lock:
-            now = self._clock()
-            if now - self._looked_at < self._trust.log_s:
-                return True
-            self._looked_at = now
-            return False
+        with self._bulletin.lock:
+            return self._clock() - self._bulletin.looked_at < self._trust.log_s
+
+    def _before_look(self) -> None:
+        """The last relay before the bulletin is about to ask it how far the log goes.
+
+        Raises Tampered if a relay's first record turns out to be of another run.
+        """
+        if isinstance(self._behind, Relayed):
+            return
+        with self._bulletin.lock:
+            self._bulletin.looked_at = self._clock()
+            first = self._bulletin.first
+        if first is None:
+            return
+        found = self._behind.get(_FIRST, limit_bytes=RECORD_LIMIT_BYTES)
+        with self._bulletin.lock:
+            if found == first:
+                self._bulletin.first = None
+            else:
+                self._bulletin.found = found
+        self._check_run()
+
+    def _check_run(self) -> None:
+        with self._bulletin.lock:
+            first, found = self._bulletin.first, self._bulletin.found
+        if first is not None and found is not None:
+            expected, other = f"run {digest_bytes(found)}", f"run {digest_bytes(first)}"
+            raise Tampered(f"{_FIRST} of a relay", expected=expected, found=other)
 
     def _usable(self) -> bool:
         with self._lock:

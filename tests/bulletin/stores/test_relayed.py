@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectChanged, StoreUnavailable, UnsupportedStore
+from skerry.bulletin.errors import (
+    NotFound,
+    ObjectChanged,
+    StoreUnavailable,
+    Tampered,
+    UnsupportedStore,
+)
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore, Metered, Relayed, open_relayed
 from skerry.bulletin.stores.relayed import RelayTrust
@@ -314,13 +320,72 @@ def test_distrust_reads_past_every_relay() -> None:
     assert store.get(keys.log(1), limit_bytes=9) == b"right"
 
 
-def test_which_run_it_is_only_a_pinned_reader_lets_a_relay_say() -> None:
+def test_which_run_it_is_the_bulletin_says_whenever_it_answers() -> None:
+    """One key may have signed both runs, so a pin alone does not tell them apart."""
     relay, behind = MemoryStore(), MemoryStore()
     relay.put(keys.log(0), [b"another run"])
+    with pytest.raises(NotFound):
+        Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99)
     behind.put(keys.log(0), [b"the run"])
-    assert Relayed(relay, behind).get(keys.log(0), limit_bytes=99) == b"the run"
-    # Whose reader refuses it: its key is another one.
-    assert Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99) == b"another run"
+    for pinned in (False, True):
+        assert Relayed(relay, behind, pinned=pinned).get(keys.log(0), limit_bytes=99) == b"the run"
+
+
+def test_which_run_it_is_a_relay_says_to_a_pinned_reader_until_the_bulletin_does() -> None:
+    clock, down = Clock(), True
+
+    def twist(key: str, data: bytes) -> bytes:
+        if down:
+            raise StoreUnavailable(key, "down")
+        return data
+
+    relay, behind = MemoryStore(), Twisted(twist)
+    relay.put(keys.log(0), [b"one run"])
+    behind.put(keys.log(0), [b"one run"])
+    behind.put(keys.log(1), [b"record"])
+    with pytest.raises(StoreUnavailable):
+        relayed(relay, behind, clock).get(keys.log(0), limit_bytes=99)
+    store = Relayed(relay, behind, TRUST, pinned=True, clock=clock, sleep=clock.sleep)
+    assert store.get(keys.log(0), limit_bytes=99) == b"one run"
+    clock.now += TRUST.log_s
+    down = False
+    assert store.get(keys.log(1), limit_bytes=99) == b"record"
+    clock.now += TRUST.log_s
+    down = True
+    relay.replace(keys.log(0), b"another run")
+    assert store.get(keys.log(0), limit_bytes=99) == b"another run"
+    clock.now += TRUST.log_s
+    down = False
+    for _ in range(3):
+        with pytest.raises(Tampered, match="run"):
+            store.get(keys.log(1), limit_bytes=99)
+
+
+def test_behind_two_relays_a_withheld_record_is_seen_as_soon_as_behind_one() -> None:
+    clock, behind = Clock(), Metered(MemoryStore())
+    store = relayed(MemoryStore(), relayed(MemoryStore(), behind, clock), clock)
+    behind.inner.put(keys.log(7), [b"withheld"])
+    for _ in range(int(TRUST.log_s)):
+        with pytest.raises(NotFound):
+            store.get(keys.log(7), limit_bytes=100)
+        clock.now += 1
+    assert store.get(keys.log(7), limit_bytes=100) == b"withheld"
+    assert behind.usage().requests == {"get": 1}
+
+
+def test_behind_two_relays_the_bulletin_is_looked_at_as_rarely_as_behind_one() -> None:
+    def down(key: str, data: bytes) -> bytes:
+        raise StoreUnavailable(key, "down")
+
+    for second in (MemoryStore(), Twisted(down)):
+        second.put(keys.log(7), [b""])
+        clock, behind = Clock(), Metered(MemoryStore())
+        store = relayed(MemoryStore(), relayed(second, behind, clock), clock)
+        for _ in range(10 * int(TRUST.log_s)):
+            with pytest.raises(NotFound):
+                store.get(keys.log(8), limit_bytes=100)
+            clock.now += 1
+        assert behind.usage().requests["get"] <= 10
 
 
 def test_a_relay_is_at_an_http_address() -> None:
