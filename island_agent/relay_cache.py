@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +128,7 @@ class RelayCache:
         part = self.part(digest)
         path = self._objects / digest
         with self._lock:
-            self._forget(part.name)
-            self._make_room(digest, size, begun=_size(part))
+            self._make_room(digest, size, part)
         whole = False
         try:
             yield path
@@ -158,7 +157,7 @@ class RelayCache:
         with self._lock:
             if name in self._promised:
                 return  # another thread is about to
-            self._make_room(name, len(content), begun=0)
+            self._make_room(name, len(content))
         try:
             write_atomically(path, content)
             with self._lock:
@@ -217,32 +216,46 @@ class RelayCache:
         with self._lock:
             for _, _, path, size in sorted(found):
                 self._enter(path.name, _Entry(path, size, verified=False))
-            with suppress(NoRoom):  # a smaller limit than before
-                self._evict(0)
+            self._evict(0)  # a smaller limit than before
 
-    def _make_room(self, name: str, size: int, *, begun: int) -> None:
+    def _make_room(self, name: str, size: int, part: Path | None = None) -> None:
+        """Promise room for what replaces `name` and its begun part.
+
+        Nothing is dropped unless what can be dropped is enough.
+        """
         if name in self._promised:
             raise ValueError(f"{name} is being written")  # flights see to that
-        self._forget(name)
+        own = [n for n in (name, "" if part is None else part.name) if n in self._entries]
+        own_bytes = sum(_blocks(self._entries[n].nbytes) for n in own)
         needed = _blocks(size)
-        if needed > self._limit_bytes:
-            raise NoRoom(name, needed=size, free=self._limit_bytes)
-        self._evict(needed)
-        while (free := self._free() - self._spare_bytes) < needed - begun:
-            if not self._entries:
+        promised = sum(self._promised.values())
+        if promised + needed > self._limit_bytes:
+            raise NoRoom(name, needed=size, free=max(0, self._limit_bytes - promised))
+        writes = needed - (0 if part is None else _size(part))
+        others = self._nbytes - promised - own_bytes
+        if (free := self._free() - self._spare_bytes) + others < writes:
+            raise NoRoom(name, needed=size, free=max(0, free + others))
+        self._evict(needed - own_bytes, keep=own)
+        while (free := self._free() - self._spare_bytes) < writes:
+            if not self._drop_next(keep=own):  # somebody else took it meanwhile
                 raise NoRoom(name, needed=size, free=max(0, free))
-            self._drop(next(iter(self._entries)))
+        for n in own:
+            self._forget(n)
         self._promised[name] = needed
         self._nbytes += needed
 
-    def _evict(self, needed: int) -> None:
-        """Drop what was not used for longest until `needed` bytes fit.  Raises NoRoom."""
+    def _evict(self, needed: int, *, keep: Collection[str] = ()) -> None:
+        """Drop what was not used for longest until `needed` bytes more are within the limit."""
         while (
             self._nbytes + needed > self._limit_bytes or len(self._entries) >= _MOST_ENTRIES
-        ) and self._entries:
-            self._drop(next(iter(self._entries)))
-        if self._nbytes + needed > self._limit_bytes:
-            raise NoRoom("objects under way", needed=needed, free=self._limit_bytes - self._nbytes)
+        ) and self._drop_next(keep=keep):
+            pass
+
+    def _drop_next(self, *, keep: Collection[str]) -> bool:
+        name = next((name for name in self._entries if name not in keep), None)
+        if name is not None:
+            self._drop(name)
+        return name is not None
 
     def _enter(self, name: str, entry: _Entry) -> None:
         self._entries[name] = entry

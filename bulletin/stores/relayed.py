@@ -101,7 +101,9 @@ class Relayed:
         self._pinned = pinned
         self._lock = Lock()
         self._away_until = 0.0
-        self._bulletin = behind._bulletin if isinstance(behind, Relayed) else _Bulletin(clock())
+        self._bulletin: _Bulletin = (
+            behind._bulletin if isinstance(behind, Relayed) else _Bulletin(clock())
+        )
 
     def distrust(self) -> None:
         """Read past every relay for a while: something that was read was not what it should be."""

@@ -140,6 +140,44 @@ def test_the_disk_keeps_what_it_should_spare(tmp_path: Path) -> None:
     assert files(tmp_path) == 0
 
 
+def test_one_object_that_cannot_fit_costs_nothing_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=1 << 60)
+    kept = [add(cache, content(n)) for n in range(5)]
+    cache.keep("log-0", b"record")
+    before = cache.nbytes
+    huge = digest_bytes(b"huge")
+    with pytest.raises(NoRoom), cache.room(huge, 1 << 59):  # more than the disk
+        pass
+    cache = RelayCache(tmp_path, limit_bytes=20 * BLOCK)
+    with cache.room(digest_bytes(b"under way"), 10 * BLOCK) as path:
+        with pytest.raises(NoRoom), cache.room(huge, 11 * BLOCK):  # more than the limit leaves
+            pass
+        with pytest.raises(NoRoom):
+            cache.keep("log-1", bytes(11 * BLOCK))
+        path.write_bytes(b"u")
+    assert cache.nbytes == before + 10 * BLOCK
+    assert all(cache.verify(digest) for digest in kept)
+    assert cache.kept("log-0") == b"record"
+
+
+def test_what_was_begun_counts_whether_or_not_it_can_go_on(tmp_path: Path) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=10 * BLOCK)
+    digest = digest_bytes(b"begun")
+    part = cache.part(digest)
+    with pytest.raises(ConnectionResetError):
+        break_off(cache, digest, 9 * BLOCK, part, b"p" * 8 * BLOCK, ConnectionResetError())
+    with cache.room(digest_bytes(b"4"), 2 * BLOCK) as path:
+        with pytest.raises(NoRoom), cache.room(digest, 9 * BLOCK):
+            pass
+        path.write_bytes(b"4" * 2 * BLOCK)
+    assert cache.nbytes == 10 * BLOCK == files(tmp_path)
+    add(cache, b"5" * 8 * BLOCK)
+    assert cache.nbytes == 10 * BLOCK == files(tmp_path)
+    assert not part.exists()
+
+
 def test_a_begun_object_is_resumed_or_makes_room(tmp_path: Path) -> None:
     cache = RelayCache(tmp_path, limit_bytes=4 * BLOCK)
     digest = digest_bytes(b"a" * 3 * BLOCK)
