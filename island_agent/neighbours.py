@@ -49,7 +49,8 @@ def join(
 ) -> Joined:
     """Put an agent together that follows the run at `bulletin`.
 
-    Raises UnsupportedStore, or DiskError where a relay cannot keep anything.
+    Raises UnsupportedStore, DiskError where a relay cannot keep anything, or MirrorBusy where
+    another one does.
     """
     store = road = open_relayed(bulletin, neighbours.upstream, pinned=pinned_key is not None)
     relay = None

@@ -184,6 +184,7 @@ class Relay:
         for lane in (self._bulk, self._own, self._unnamed, self._log, self._quick):
             lane.close()
         self.readers.shutdown()
+        self.cache.close()
 
     def to_json(self) -> Mapping[str, int]:
         """Return a JSON-ready snapshot, at once."""

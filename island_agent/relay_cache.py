@@ -5,12 +5,16 @@ under way have at most `limit_bytes` together, and at least `spare_bytes` of the
 
     DIR/objects/<digest>        whole objects            DIR/incoming/<digest>.part   begun ones
     DIR/objects/<name>.sealed   small ones with their own digest at the end: records, checkpoints
+    DIR/lock                    held by the process that has the cache open
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import shutil
+import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +25,7 @@ from typing import BinaryIO
 
 from skerry.codec.digest import Digest
 from skerry.codec.errors import FormatError
-from skerry.island_agent.errors import NoRoom
+from skerry.island_agent.errors import MirrorBusy, NoRoom
 from skerry.island_agent.files import (
     SEAL_BYTES,
     TEMPORARY,
@@ -54,9 +58,10 @@ class Kept:
 
 
 class RelayCache:
-    """Safe to use from several threads; one process for each directory."""
+    """Safe to use from several threads; locks its directory until `close`."""
 
     def __init__(self, directory: Path, *, limit_bytes: int, spare_bytes: int = 0) -> None:
+        """Raises MirrorBusy, with nothing changed, if another process has it open."""
         self.directory = directory
         self.incoming = directory / "incoming"
         self._objects = directory / "objects"
@@ -66,9 +71,15 @@ class RelayCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the next to go first
         self._promised: dict[str, int] = {}  # bytes that are being written
         self._nbytes = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        self._unlock = weakref.finalize(self, os.close, _locked(directory))
         for folder in (self.incoming, self._objects):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         self._take_stock()
+
+    def close(self) -> None:
+        """Let go of the directory.  Idempotent."""
+        self._unlock()
 
     @property
     def nbytes(self) -> int:
@@ -275,6 +286,16 @@ class RelayCache:
 
     def _free(self) -> int:
         return shutil.disk_usage(self.directory).free
+
+
+def _locked(directory: Path) -> int:
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise MirrorBusy(f"{directory}: another process holds this directory") from error
+    return lock
 
 
 def _blocks(size: int) -> int:

@@ -22,6 +22,7 @@ from skerry.bulletin.stores import Metered, Relayed, open_store
 from skerry.bulletin.stores.local import LocalStore
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.errors import MirrorBusy
 from skerry.island_agent.neighbours import Joined, Neighbours, join
 from skerry.island_agent.selection import Selection
 from skerry.island_agent.service import build_app
@@ -300,6 +301,17 @@ def test_a_relay_of_another_run_of_the_same_key_changes_nothing_for_a_fresh_isla
     asyncio.run(main())
     assert_is(tmp_path / "head" / "mirror", other.versions[3])
     assert_is(tmp_path / "island" / "mirror", run.versions[1])
+
+
+def test_a_second_agent_is_refused_before_it_touches_the_relays_cache(tmp_path: Path) -> None:
+    first = joined(tmp_path, "memory://second-agent", Neighbours(relay=SMALL))
+    assert first.relay is not None
+    begun = tmp_path / "relay" / "objects" / ".x.new"
+    begun.write_bytes(b"being written")
+    with pytest.raises(MirrorBusy):
+        joined(tmp_path, "memory://second-agent", Neighbours(relay=SMALL))
+    assert begun.exists()
+    first.relay.close()
 
 
 def test_ten_agents_behind_one_relay_cost_the_wan_one_fetch(tmp_path: Path) -> None:

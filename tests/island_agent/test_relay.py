@@ -161,11 +161,13 @@ def test_a_restarted_relay_goes_on_where_it_was(open_relay: Callable[..., Relay]
     part = first.cache.incoming / f"{ref.digest}.part"
     part.write_bytes(run.store.get_range(ref.key, 0, 3000))
     store.on_range = None
+    first.close()
     second = open_relay(store)
     caught_up(second)
     before = second.upstream.usage()
     assert body(second, ref.key) == run.store.get(ref.key, limit_bytes=1 << 30)
     assert (second.upstream.usage() - before).bytes_down == ref.size - 3000
+    second.close()
     third = open_relay(store)
     caught_up(third)
     before = third.upstream.usage()

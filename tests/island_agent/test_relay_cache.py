@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.codec.digest import Digest, digest_bytes
-from skerry.island_agent.errors import NoRoom
+from skerry.island_agent.errors import MirrorBusy, NoRoom
 from skerry.island_agent.relay_cache import RelayCache
 
 BLOCK = 4096
@@ -47,7 +47,9 @@ def read(cache: RelayCache, digest: Digest) -> bytes | None:
 
 
 def files(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    return sum(
+        path.stat().st_size for path in directory.rglob("*") if path.is_file()
+    )  # the lock is empty
 
 
 @given(
@@ -89,6 +91,7 @@ def test_what_an_earlier_process_left_is_hashed_before_it_is_given_out(tmp_path:
     first.keep("log-8", b"record 8")
     path = tmp_path / "objects" / "log-8.sealed"
     path.write_bytes(path.read_bytes().replace(b"8", b"9"))
+    first.close()
     cache = RelayCache(tmp_path, limit_bytes=1 << 20)
     assert read(cache, sound) is None
     assert cache.verify(sound)
@@ -105,6 +108,7 @@ def test_a_smaller_limit_than_before_holds_at_once(tmp_path: Path) -> None:
     for n in range(9):
         add(cache, content(n))
     assert files(tmp_path) > 5 * BLOCK
+    cache.close()
     RelayCache(tmp_path, limit_bytes=5 * BLOCK)
     assert files(tmp_path) <= 5 * BLOCK
 
@@ -140,6 +144,20 @@ def test_the_disk_keeps_what_it_should_spare(tmp_path: Path) -> None:
     assert files(tmp_path) == 0
 
 
+def test_a_second_process_is_refused_before_it_touches_anything(tmp_path: Path) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=10 * BLOCK)
+    kept = add(cache, b"kept" * BLOCK)
+    under_way = tmp_path / "objects" / ".x.new"
+    under_way.write_bytes(b"being written")
+    with pytest.raises(MirrorBusy):
+        RelayCache(tmp_path, limit_bytes=BLOCK)
+    assert under_way.exists()
+    assert read(cache, kept) == b"kept" * BLOCK
+    cache.close()
+    RelayCache(tmp_path, limit_bytes=BLOCK)
+    assert files(tmp_path) == 0
+
+
 def test_one_object_that_cannot_fit_costs_nothing_that_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +168,7 @@ def test_one_object_that_cannot_fit_costs_nothing_that_is_kept(
     huge = digest_bytes(b"huge")
     with pytest.raises(NoRoom), cache.room(huge, 1 << 59):  # more than the disk
         pass
+    cache.close()
     cache = RelayCache(tmp_path, limit_bytes=20 * BLOCK)
     with cache.room(digest_bytes(b"under way"), 10 * BLOCK) as path:
         with pytest.raises(NoRoom), cache.room(huge, 11 * BLOCK):  # more than the limit leaves
