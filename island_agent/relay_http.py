@@ -110,7 +110,7 @@ class _Face:
                         await asyncio.wrap_future(waiter)
                 data = await self._blocking(slots.known, seq)
                 # It is there but is not kept any more: then it is asked for after all.
-                known = data is not None or not slots.is_kept(seq)
+                known = data is not None or not slots.is_taken(seq)
         if not known:
             read = await self._held(self._relay.begin_record(seq))
             if read is None:
@@ -118,7 +118,8 @@ class _Face:
             data = read.result()
         if data is None:
             return status_only(404)
-        return self._bytes(request, data, for_ever=slots.is_kept(seq))
+        kept = await self._blocking(slots.kept, seq) if slots.is_taken(seq) else None
+        return self._bytes(request, data, for_ever=data == kept)
 
     async def _small(self, request: Request, key: str) -> Response:
         read = await self._held(self._relay.begin_passing(key))

@@ -314,6 +314,23 @@ def test_a_second_agent_is_refused_before_it_touches_the_relays_cache(tmp_path: 
     first.relay.close()
 
 
+def test_a_wrong_record_in_a_relays_cache_stops_its_agent_for_one_pass(tmp_path: Path) -> None:
+    run = make_run(2, store=LocalStore(tmp_path / "bulletin"), signer=SIGNER)
+    other = make_run(2, signer=SIGNER)
+
+    async def main() -> None:
+        head = joined(tmp_path / "head", str(tmp_path / "bulletin"), Neighbours(relay=SMALL))
+        assert head.relay is not None
+        assert head.relay.slots.get(0)
+        wrong = other.store.get(keys.log(1), limit_bytes=1 << 20)
+        head.relay.cache.keep(f"log-{1:020d}", wrong)
+        async with running(head) as agent:
+            await until(lambda: agent.state.version == 2)
+
+    asyncio.run(main())
+    assert_is(tmp_path / "head" / "mirror", run.versions[2])
+
+
 def test_ten_agents_behind_one_relay_cost_the_wan_one_fetch(tmp_path: Path) -> None:
     asyncio.run(behind_one_relay(tmp_path, 10))
 

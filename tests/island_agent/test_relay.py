@@ -7,12 +7,15 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skerry.bulletin import checkpoint, keys
 from skerry.bulletin.errors import NotFound, StoreUnavailable, Tampered
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.records import Record
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
@@ -425,20 +428,73 @@ def test_a_record_that_nobody_has_verified_is_forgotten_within_a_second(tmp_path
     relay.close()
 
 
-def test_an_old_record_that_does_not_fit_the_chain_is_not_kept(tmp_path: Path) -> None:
-    run, other = make_run(3), make_run(3)
-    store = MemoryStore()
-    for key in run.store.list_after(""):
-        store.put(key, [run.store.get(key, limit_bytes=1 << 30)])
-    relay = Relay(store, tmp_path, SMALL)
+class Forging(TwistedStore):
+    """A store upstream, or a relay there, that forges the records in `forged`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.forged: set[int] = set()
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        data = super().get(key, limit_bytes=limit_bytes)
+        if key.startswith(keys.LOG_PREFIX) and keys.parse_log(key) in self.forged:
+            return replace(Record.parse(data), nonce="ab" * 16).to_bytes()
+        return data
+
+
+def test_an_old_record_is_kept_only_if_the_verified_chain_leads_to_it(tmp_path: Path) -> None:
+    run, clock = make_run(4), Clock()
+    store = Forging(run.store)
+    relay = Relay(store, tmp_path, SMALL, clock=clock)
+    reader = BulletinReader(run.store)
+    reader.refresh()
+    relay.learned(reader.state, ())  # as after a start from a checkpoint
+    newest = reader.state.seq
+    right = [run.store.get(keys.log(seq), limit_bytes=1 << 20) for seq in range(newest + 1)]
+    store.forged = set(range(1, newest + 1))
+    for seq in range(1, newest + 1):  # upwards, and each fits the one before it no worse
+        assert relay.slots.get(seq) != right[seq]
+        assert relay.slots.kept(seq) is None
+    clock.now += 1
+    store.forged = {2}
+    for seq in range(newest, 0, -1):
+        assert (relay.slots.get(seq) == right[seq]) == (seq != 2)
+    assert [relay.slots.kept(seq) is not None for seq in (1, 2, *range(3, newest + 1))] == [
+        False, False, *[True] * (newest - 2)
+    ]  # fmt: skip
+    store.forged.clear()
+    clock.now += 1
+    for seq in (2, 1):
+        assert relay.slots.get(seq) == relay.slots.kept(seq) == right[seq]
+    relay.close()
+
+
+def test_after_a_doubt_nothing_small_that_was_kept_is_handed_on(tmp_path: Path) -> None:
+    run, clock = make_run(3), Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
     caught_up(relay)
-    relay.cache.discard_small()
-    assert relay.slots.get(2)
-    store.replace(keys.log(1), other.store.get(keys.log(1), limit_bytes=1 << 20))
-    relay.slots.get(1)
+    relay.cache.keep(f"log-{1:020d}", b"wrong, whoever wrote it")
+    assert relay.slots.get(1) == b"wrong, whoever wrote it"
+    relay.slots.doubt()
     right = run.store.get(keys.log(1), limit_bytes=1 << 20)
-    store.replace(keys.log(1), right)
     assert relay.slots.get(1) == right
+    assert relay.slots.kept(1) is None  # until the chain leads there again
+    clock.now += 1
+    for seq in range(relay.slots.head, 0, -1):
+        assert relay.slots.get(seq) == relay.slots.kept(seq)
+    relay.close()
+
+
+def test_before_a_run_is_there_one_look_in_a_second_is_enough_for_everybody(tmp_path: Path) -> None:
+    store, clock = MemoryStore(), Clock()
+    relay = Relay(store, tmp_path, SMALL, clock=clock)
+    for seq in [0, 1, 7] * 30:
+        assert relay.slots.get(seq) is None
+        clock.now += 0.01
+    assert relay.upstream.usage().requests == {"get": 1}
+    run = make_run(1, store=store)
+    reader = caught_up(relay)  # the own agent looks at once
+    assert reader.state.seq == run.writer.reader.state.seq
     relay.close()
 
 

@@ -141,6 +141,18 @@ def test_a_record_is_cached_for_ever_and_its_absence_never(place: Place) -> None
     assert place.ask(keys.HINT)[1]["cache-control"] == "no-cache"
 
 
+def test_a_record_that_the_chain_does_not_lead_to_is_no_answer_for_ever(tmp_path: Path) -> None:
+    run = make_run(3)
+    with relay_at(run.store, tmp_path) as (relay, url):
+        reader = BulletinReader(run.store)
+        reader.refresh()
+        relay.learned(reader.state, ())
+        place = Place(run, relay, url)
+        assert place.ask(keys.log(1))[1]["cache-control"] == "no-cache"
+        for seq in range(reader.state.seq, 1, -1):
+            assert "immutable" in place.ask(keys.log(seq))[1]["cache-control"]
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_is_written(place: Place, method: str) -> None:
     assert place.ask(place.pack, method)[0] == 405
