@@ -77,7 +77,9 @@ def open_relayed(
 
 
 def _open_relay(url: str, trust: RelayTrust) -> ObjectStore:
-    web_address(url, "the address of a relay")
+    parts = web_address(url, "the address of a relay")
+    if not parts.path.strip("/"):
+        raise UnsupportedStore(f"expected http://host:port/bulletin, found no path: {url:.80}")
     config = RetryConfig(read_s=_MIRROR_READ_S)
     retries = Retries(config)
     # However a relay deals out one request, its time is bounded.

@@ -395,6 +395,18 @@ def test_a_relay_is_at_an_http_address() -> None:
     assert isinstance(open_relayed("memory://relayed", []), MemoryStore)
 
 
+@pytest.mark.parametrize("url", ["http://", "http://user@host/bulletin", "http://host/bulletin?x"])
+def test_a_wrong_address_of_a_relay_is_called_that(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match="the address of a relay"):
+        open_relayed("memory://relayed", [url])
+
+
+@pytest.mark.parametrize("url", ["http://host:8000", "http://host:8000/"])
+def test_an_address_of_a_relay_has_a_path(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match="http://host:port/bulletin, found no path"):
+        open_relayed("memory://relayed", [url])
+
+
 def test_a_relay_that_is_not_there_costs_little(tmp_path: object) -> None:
     behind = open_relayed("memory://little", [])
     behind.put(PACK, [DATA])
