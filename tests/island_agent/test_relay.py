@@ -226,6 +226,22 @@ def test_without_room_an_own_agent_reads_past_the_relay(
     assert body(relay, key) == data
 
 
+def test_a_size_is_asked_for_without_fetching_the_object(open_relay: Callable[..., Relay]) -> None:
+    run = make_run(1)
+    relay = open_relay(run.store)
+    caught_up(relay)
+    before = relay.upstream.usage()
+    for key in named(run):
+        assert RelayStore(relay).size(key) == run.store.size(key)
+    assert (relay.upstream.usage() - before).requests == {"size": len(named(run))}
+    for key in named(run):
+        relay.fetch(key)
+    before = relay.upstream.usage()
+    for key in named(run):
+        assert RelayStore(relay).size(key) == run.store.size(key)
+    assert (relay.upstream.usage() - before).requests == {}
+
+
 def test_the_own_agent_reads_along_while_an_object_arrives(
     open_relay: Callable[..., Relay],
 ) -> None:
