@@ -17,7 +17,8 @@ from skerry.bulletin.stores.local import LocalStore
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.stores.metered import Metered, Usage
 from skerry.bulletin.stores.mirrored import Mirrored
-from skerry.bulletin.stores.relayed import Relayed, RelayTrust
+from skerry.bulletin.stores.relay_trust import RelayTrust
+from skerry.bulletin.stores.relayed import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.retrying import Retrying
 from skerry.bulletin.stores.s3_address import S3Address, web_address

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from skerry.bulletin.errors import (
 )
 from skerry.bulletin.records import RECORD_LIMIT_BYTES
 from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.stores.relay_trust import RelayTrust, SharedLook
 from skerry.codec.digest import DigestStream, digest_bytes
 
 logger = logging.getLogger(__name__)
@@ -32,44 +32,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST = keys.log(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayTrust:
-    """How far a relay is relied on.
-
-    Its word that a record is not there yet holds for `log_s` seconds in a row; then the bulletin
-    itself is asked once.  An object that it says is on its way is waited for, and an answer may
-    take: `patience_s`, and a second more for every `slowest_bytes_s` bytes.  It is left alone for
-    `pause_s` when it gave no answer or was found to be behind, for `bench_s` when it gave wrong
-    bytes or took longer than that.
-    """
-
-    log_s: float = 60.0
-    patience_s: float = 60.0
-    slowest_bytes_s: float = 1e6
-    pause_s: float = 5.0
-    bench_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if min(self.log_s, self.patience_s, self.pause_s, self.bench_s) < 0:
-            raise ValueError("log_s, patience_s, pause_s and bench_s are not negative")
-        if self.slowest_bytes_s <= 0:
-            raise ValueError(f"slowest_bytes_s is positive, found {self.slowest_bytes_s}")
-
-    def allowed_s(self, nbytes: int) -> float:
-        """Return how long so many bytes may take."""
-        return self.patience_s + nbytes / self.slowest_bytes_s
-
-
-@dataclass(slots=True)
-class _Bulletin:
-    """What all relays before one bulletin know of it; guarded by `lock`."""
-
-    looked_at: float  # when it was last asked how far the log goes
-    lock: Lock = field(default_factory=Lock)
-    first: bytes | None = None  # slot 0 by a relay's word, while the bulletin did not answer
-    found: bytes | None = None  # what is there in truth, if that is another one
 
 
 class Relayed:
@@ -101,8 +63,8 @@ class Relayed:
         self._pinned = pinned
         self._lock = Lock()
         self._away_until = 0.0
-        self._bulletin: _Bulletin = (
-            behind._bulletin if isinstance(behind, Relayed) else _Bulletin(clock())
+        self._bulletin: SharedLook = (
+            behind._bulletin if isinstance(behind, Relayed) else SharedLook(clock())
         )
 
     def distrust(self) -> None:

@@ -23,7 +23,7 @@ from skerry.bulletin.errors import (
 )
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore, Metered, Relayed, open_relayed
-from skerry.bulletin.stores.relayed import RelayTrust
+from skerry.bulletin.stores.relay_trust import RelayTrust
 from skerry.codec.digest import digest_bytes
 from tests.bulletin.store_contract import StoreContract
 
