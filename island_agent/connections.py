@@ -37,9 +37,9 @@ def unheld(stall_s: float) -> type[asyncio.Protocol]:
             super().connection_made(self._watched)  # type: ignore[arg-type]  # it acts as one
 
         def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)  # which may close once more
             if self._watched is not None:
                 self._watched.stop()
-            super().connection_lost(exc)
 
     return Unheld
 

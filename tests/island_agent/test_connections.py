@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import socket
 import threading
@@ -98,6 +99,28 @@ def test_an_answer_of_any_route_that_nobody_takes_ends_with_its_connection() -> 
         for _ in range(4):
             stack.enter_context(asking(url, "/much"))
         until_alone(server)
+
+
+def test_who_reads_and_leaves_is_not_taken_for_somebody_who_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/little")
+    async def little() -> Response:
+        return Response(b"little", headers={"Connection": "close"})
+
+    with served(app, stall_s=0.01) as (server, url):
+        for _ in range(10):
+            with asking(url, "/little") as client:
+                while client.recv(4096):
+                    pass
+        until_alone(server)
+        with asking(url, "/little") as client:  # long enough for what might come late
+            while client.recv(4096):
+                pass
+    assert "dropped" not in caplog.text
 
 
 def test_who_takes_an_answer_slowly_but_takes_it_gets_all_of_it() -> None:
