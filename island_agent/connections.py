@@ -1,8 +1,8 @@
 """Connections that nobody holds by not reading.
 
-Law: of what is to be sent to a peer something leaves in every `stall_s`, and all of it in `stall_s`
-once the connection is to be closed; else it is aborted.  A close alone waits until the peer has
-read everything, for ever if need be.
+Law: of what is to be sent to a peer something leaves in every `stall_s`, and once the connection is
+to be closed all of it, 256 KiB in every `stall_s`; else it is aborted.  A close alone waits until
+the peer has read everything, for ever if need be.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 logger = logging.getLogger(__name__)
+
+_PIECE_BYTES = 256 * 1024
 
 if TYPE_CHECKING:
     _Protocol = asyncio.Protocol
@@ -66,7 +68,8 @@ class _Watched:
     def close(self) -> None:
         self._transport.close()
         if self._abort_at is None:
-            self._abort_at = self._loop.call_later(self._stall_s, self._drop)
+            pieces = 1 + self._transport.get_write_buffer_size() // _PIECE_BYTES
+            self._abort_at = self._loop.call_later(pieces * self._stall_s, self._drop)
 
     def stop(self) -> None:
         """The connection is gone."""

@@ -111,15 +111,13 @@ def test_who_reads_and_leaves_is_not_taken_for_somebody_who_does_not(
     async def little() -> Response:
         return Response(b"little", headers={"Connection": "close"})
 
-    with served(app, stall_s=0.01) as (server, url):
+    with served(app, stall_s=STALL_S) as (server, url):
         for _ in range(10):
             with asking(url, "/little") as client:
                 while client.recv(4096):
                     pass
         until_alone(server)
-        with asking(url, "/little") as client:  # long enough for what might come late
-            while client.recv(4096):
-                pass
+        threading.Event().wait(2 * STALL_S)  # so long what is wrong would take
     assert "dropped" not in caplog.text
 
 
@@ -130,12 +128,12 @@ def test_who_takes_an_answer_slowly_but_takes_it_gets_all_of_it() -> None:
     async def much() -> Response:
         return Response(bytes(2 << 20), headers={"Connection": "close"})
 
-    with served(app, stall_s=STALL_S) as (_, url), asking(url, "/much") as client:
+    with served(app, stall_s=3) as (_, url), asking(url, "/much") as client:
         found = 0
         while piece := client.recv(4096):
             found += len(piece)
-            if found % (1 << 18) < 4096:
-                threading.Event().wait(0.01)
+            if found // (1 << 18) > (found - len(piece)) // (1 << 18):
+                threading.Event().wait(0.5)  # eight times: longer than the limit altogether
         assert found > 2 << 20
 
 
