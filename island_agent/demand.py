@@ -34,11 +34,11 @@ from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, PackFront, leaf_range
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.weights import WeightsDigest
-from skerry.island_agent.assemble import check_files
+from skerry.island_agent.assemble import check_files, drop_others
 from skerry.island_agent.checkpoint import Checkpoint, weight_differences
 from skerry.island_agent.errors import LeavesUnknown, ObjectCorrupt
 from skerry.island_agent.fetch import Fetcher
-from skerry.island_agent.files import remove, sync_tree, tree_files
+from skerry.island_agent.files import sync_tree, tree_files
 from skerry.island_agent.hooks import FILE_FETCHED, FULL_VERIFIED, Hook
 from skerry.island_agent.install import Leaves, check_result, mapped, write_in_place
 from skerry.island_agent.marker import Held
@@ -257,10 +257,7 @@ class Demand:
         whole = [full.ref(file) for file in full.files]
         self._fetcher.reserve([], keep=whole)
         directory.mkdir(parents=True, exist_ok=True)
-        expected = dict(layout.files())
-        for name, size in tree_files(directory).items():
-            if expected.get(name) != size:
-                remove(directory / name)
+        drop_others(directory, dict(layout.files()))
         try:
             leaves: WeightsDigest | None = stated_leaves(self._reader, held.version)
         except LeavesUnknown as error:
@@ -349,7 +346,8 @@ class Demand:
                 break
             total = sum(stop - start for _, start, stop in runs)
             if attempt == 0:  # what differs later on has its room already
-                check_room(directory, "the part of a full version, downloaded,", total)
+                needed = min(total, max(0, part.nbytes - _allocated(directory)))
+                check_room(directory, "the part of a full version, downloaded,", needed)
             self._on_total(self._fetcher.progress.job_bytes + total)
             with self._threads() as pool:
                 for future in [
@@ -412,6 +410,11 @@ def _lay_out(path: Path, shard: Shard) -> None:
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b") as file:
         file.write(shard.header)
         file.truncate(shard.size)
+
+
+def _allocated(directory: Path) -> int:
+    """Return the room that files take, holes not counted: what lies there is written over."""
+    return sum((directory / name).lstat().st_blocks * 512 for name in tree_files(directory))
 
 
 def _missing(

@@ -112,12 +112,12 @@ class Fetcher:
         if holds(path, ref):
             self._count(ref.size, resumed=True)
             return
+        remove(path)  # another object of that name: it takes the room that this one needs
         part = self._spool / f"{ref.digest}.part"
         for attempt in range(1, _DIGEST_ATTEMPTS + 1):
             self._complete(ref, part)
             found = digest_file(part)
             if found.digest() == ref.digest:
-                remove(path)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 rename(part, path)
                 return

@@ -119,6 +119,7 @@ def _rebuild(
             progress(done, route.nbytes)
 
     fetcher = Fetcher(reader.store, spool, config, on_bytes=tell)
+    assemble.make_way(route, tree, fetcher)
     assemble.download(route, tree, fetcher, reader.layout, no_hook)
     assemble.build(
         route,

@@ -43,7 +43,7 @@ from skerry.island_agent.install import load_packs
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Route, Target
-from skerry.island_agent.room import check_room, disk_error
+from skerry.island_agent.room import check_room, disk_error, is_full
 from skerry.island_agent.status import InstallReport, IslandStatus
 from skerry.island_agent.stopwatch import StopWatch, describe
 
@@ -117,6 +117,11 @@ class Reconciler:
             raise
         except (CodecError, ObjectCorrupt, MirrorDamaged, LeavesUnknown) as error:
             await self._learn(route, error)
+            raise
+        except OSError as error:
+            if route.anchor is None and is_full(error):
+                # Of a full version that was interrupted: kept only as long as there is room.
+                await self._do(remove, self.mirror.places.incoming)
             raise
         finally:
             self.status.reading = ()
@@ -351,6 +356,7 @@ class Reconciler:
             sync_directory(places.spool)
             self.mark("objects-spooled")
             return
+        assemble.make_way(route, places.incoming, self.fetcher)
         wanted = [] if route.anchor is None else self._missing_files(route.anchor.full)
         check_room(
             places.root,
@@ -358,7 +364,6 @@ class Reconciler:
             self.fetcher.missing(route.packs) + self.fetcher.missing(wanted),
         )
         if route.anchor is None:
-            self.fetcher.reserve(route.packs)
             self.fetcher.fetch_all(route.packs)
         else:
             assemble.download(route, places.incoming, self.fetcher, self.reader.layout, self.mark)

@@ -1,0 +1,111 @@
+"""What a failure leaves behind is finished, dropped or told: it never stands in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skerry.bulletin.stores import Metered
+from skerry.island_agent.errors import DiskFull, ObjectUnavailable
+from skerry.island_agent.plan import Target
+from tests.island_agent.disks import small_disk
+from tests.island_agent.islands import Island, island
+from tests.island_agent.runs import Run, Snapshot, assert_is, shard
+
+# Downloads that nobody wants any more.
+
+
+class Cut(Metered):
+    """A store whose line is cut after so many bytes of a shard, while `after` is set."""
+
+    after: int | None = None
+
+    def stream(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        if self.after is None or not key.endswith(".safetensors"):
+            yield from super().stream(key, start, stop)
+            return
+        if start < self.after:
+            yield from super().stream(key, start, min(stop, self.after))
+        raise OSError("the line is cut")
+
+
+def large(seed: int, name: str = "model") -> Snapshot:
+    """A version of 1.2 MB, in one shard of that name."""
+    data = np.random.default_rng(seed).integers(0, 256, 1_200_000, np.uint8)
+    return Snapshot({f"{name}.safetensors": shard("a", {"w": ("BF16", (600_000,), data)})})
+
+
+async def interrupted(it: Island, store: Cut) -> None:
+    """Have the agent begin with the newest version, and the line cut short before its end."""
+    store.after = 1_100_000
+    it.agent.aim(Target())
+    with pytest.raises(ObjectUnavailable):
+        await it.agent.step()
+    store.after = None
+
+
+def test_a_download_of_a_version_that_is_obsolete_takes_no_room_from_the_next(
+    tmp_path: Path,
+) -> None:
+    run = Run()
+    run.publish(large(0))
+
+    async def main() -> None:
+        store = Cut(run.store)
+        with small_disk(tmp_path / "disk", 3) as disk:
+            async with island(disk.path / "island", store) as it:
+                await it.settle(0)
+                run.publish(large(1), patch=False)
+                await interrupted(it, store)
+                run.publish(large(2), patch=False)
+                await it.settle()
+                assert_is(it.mirror, run.versions[2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["model", "other"])
+def test_files_of_a_version_that_is_obsolete_take_no_room_from_the_next(
+    tmp_path: Path, name: str
+) -> None:
+    """Complete files, of the same name and size as those that are wanted now, or of others."""
+    run = Run()
+    run.publish(large(0))
+
+    async def main() -> None:
+        with small_disk(tmp_path / "disk", 3) as disk:
+            async with island(disk.path / "island", run.store) as it:
+                await it.settle(0)
+                large(1, name).write(it.agent.mirror.places.incoming)
+                run.publish(large(2), patch=False)
+                await it.settle(1)
+                assert_is(it.mirror, run.versions[1])
+
+    asyncio.run(main())
+
+
+def test_a_full_version_that_was_interrupted_makes_room_for_a_patch(tmp_path: Path) -> None:
+    run = Run()
+    run.publish(large(0))
+    run.publish(run.versions[0].mutated(1, 0.3))
+
+    async def main() -> None:
+        with small_disk(tmp_path / "disk", 5) as disk:
+            async with island(disk.path / "island", run.store) as it:
+                await it.settle(0)
+                incoming = it.agent.mirror.places.incoming
+                large(2).write(incoming)
+                large(2, "other").write(incoming)
+                disk.fill()
+                disk.shrink(100_000)
+                it.agent.aim(Target(version=1))
+                with pytest.raises(DiskFull):
+                    await it.agent.step()
+                await it.settle()
+                assert_is(it.mirror, run.versions[1])
+
+    asyncio.run(main())
