@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from skerry.bulletin.errors import BulletinError, NoPath, VersionGone
+from skerry.bulletin.errors import NoPath, VersionGone
 from skerry.bulletin.reader import BulletinReader
 from skerry.codec.errors import CodecError
 from skerry.codec.layout import Layout
 from skerry.island_agent import plan
-from skerry.island_agent.errors import ChainRefused, IslandError, MirrorDamaged
+from skerry.island_agent.errors import ChainRefused, MirrorDamaged
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook
 from skerry.island_agent.marker import Held
@@ -108,7 +108,7 @@ class Scrubber:
                 passes, began = self.status.scrub.passes, self.clock()
             try:
                 nbytes = await self.turn()
-            except (BulletinError, CodecError, IslandError, OSError) as error:
+            except Exception as error:  # the boundary of the scrub's loop: engines wait for it
                 self.status.fail(error, "scrubbing")
                 self.status.scrub.failures += 1
                 logger.warning("repair failed error=%r", error)
