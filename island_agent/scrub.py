@@ -89,6 +89,8 @@ class Scrubber:
     _layout: Layout | None = None
     _parts: Sequence[Part] = ()
     _next: int = 0
+    _next_bad: int = 0
+    _again: bool = False  # this turn is about parts that are known to be bad
     _good: dict[PartName, float] = field(default_factory=dict)
     _bad: set[PartName] = field(default_factory=set)
     _refused: Counter[PartName] = field(default_factory=Counter)
@@ -125,13 +127,19 @@ class Scrubber:
     async def turn(self) -> int:
         """Hash the next few parts, mend what is found; return how many bytes were hashed.
 
-        Parts that are known to be bad come first.  Raises what a repair can fail at.
+        Every other turn is about parts that are known to be bad: one that cannot be mended hides
+        no other damage.  Raises the first thing that a repair failed at, after it tried them all.
         """
         if self.busy() or not await self._observe():
             return 0
         assert self._of is not None
-        bad_first = [part for part in self._parts if part.name in self._bad]
-        parts = bad_first or take(self._parts, self._next, self.slice_bytes)
+        bad = [part for part in self._parts if part.name in self._bad]
+        self._again = bool(bad) and not self._again
+        if self._again:
+            self._next_bad %= len(bad)
+            parts = take(bad, self._next_bad, self.slice_bytes)
+        else:
+            parts = take(self._parts, self._next, self.slice_bytes)
         began = self.clock()
         found = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._scan, self._of, parts
@@ -140,17 +148,22 @@ class Scrubber:
             return 0
         nbytes = sum(part.nbytes for part in parts)
         self.status.scrub.bytes += nbytes
-        if not bad_first:
+        if self._again:
+            self._next_bad += len(parts)
+        else:
             self._advance(len(parts))
         for part in parts:
             if part not in found:
                 self._good[part.name] = began
                 self._bad.discard(part.name)
-        for part in found:
-            await self._mend(part)
-        if not self._bad:
-            self.fleet.trust_mirror()
-        self.status.scrub.suspects = sorted(map(str, self._bad))
+        try:
+            if not self.busy():  # or else an install began just now; they are found after it
+                await self._suspect(found)
+                await self._mend_all(found)
+        finally:
+            if not self._bad:
+                self.fleet.trust_mirror()
+            self.status.scrub.suspects = sorted(map(str, self._bad))
         return nbytes
 
     def stop(self) -> asyncio.Future[None]:
@@ -217,18 +230,38 @@ class Scrubber:
     def _gives_way(self) -> bool:
         return self._stopped or self.busy()
 
+    async def _suspect(self, found: Sequence[Part]) -> None:
+        """Tell of all damage that is new, and doubt the engines that may have loaded any of it."""
+        assert self._of is not None
+        new = [part.name for part in found if part.name not in self._bad]
+        if not new:
+            return
+        self._bad.update(new)
+        self.status.scrub.damaged += len(new)
+        self.status.scrub.suspects = sorted(map(str, self._bad))
+        for name in new:
+            logger.error("mirror damaged version=%d part=%s", self._of.version, name)
+        self.fleet.distrust_mirror(f"damaged: {', '.join(map(str, new))}")
+        await self.fleet.doubt(
+            min(self._good.get(name, self.checked_at) for name in new), self._of
+        )
+
+    async def _mend_all(self, found: Sequence[Part]) -> None:
+        """Mend what can be mended.  Raises the first error, after all were tried."""
+        errors: list[Exception] = []
+        for part in found:
+            try:
+                await self._mend(part)
+            except Exception as error:  # of this part: the others are no worse for it
+                logger.warning("part not mended part=%s error=%r", part.name, error)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
     async def _mend(self, part: Part) -> None:
-        if self.busy():  # an install began just now; the part is found again after it
+        if self.busy() or self.mirror.held != self._of:
             return
         assert self._of is not None
-        if part.name not in self._bad:
-            self._bad.add(part.name)
-            self.status.scrub.damaged += 1
-            self.status.scrub.suspects = sorted(map(str, self._bad))
-            logger.error("mirror damaged version=%d part=%s", self._of.version, part.name)
-            good_at = self._good.get(part.name, self.checked_at)
-            self.fleet.distrust_mirror(f"damaged: {part.name}")
-            await self.fleet.doubt(good_at, self._of)
         if self._of.version not in self.reader.state.commits:
             return  # the log has not been read so far; a later turn comes back
         loop = asyncio.get_running_loop()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.island_agent.islands import island
+from skerry.bulletin.errors import StoreUnavailable
+from skerry.bulletin.stores import MemoryStore
+from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Snapshot, assert_is, make_run
-from tests.island_agent.test_scrub import flip, tensor_byte
+from tests.island_agent.test_scrub import Counted, flip, tensor_byte
 
 RUN = make_run(2)
 
@@ -46,6 +49,63 @@ def test_an_error_that_nobody_foresaw_ends_neither_the_scrub_nor_the_loading_of_
             await running
             assert it.agent.state.failures[type(error).__name__] == 2
             assert it.agent.state.scrub.repaired == 1
+            assert_is(it.mirror, RUN.versions[2])
+
+    asyncio.run(main())
+
+
+def test_a_part_that_cannot_be_mended_hides_no_damage_of_others(tmp_path: Path) -> None:
+    memory = RUN.store
+    assert isinstance(memory, MemoryStore)
+    store = Counted(memory)
+
+    async def turns(it: Island, count: int) -> None:
+        for _ in range(count):
+            with suppress(StoreUnavailable):
+                await it.scrubber.turn()
+
+    async def main() -> None:
+        async with island(tmp_path, store) as it:
+            await it.settle(2)
+            it.scrubber.slice_bytes = 1
+            store.cut()
+            scrub = it.agent.state.scrub
+            count = len(it.scrubber._parts) or 16
+            for name in ("norm", "embed"):
+                spoil(it.mirror, RUN.versions[2], name)
+            await turns(it, 3 * count)
+            assert scrub.damaged == len(scrub.suspects) == 2
+            passes = scrub.passes
+            assert passes
+            spoil(it.mirror, RUN.versions[2], "block.weight")  # while the others wait
+            await turns(it, 3 * count)
+            assert scrub.damaged == len(scrub.suspects) == 3
+            assert scrub.passes > passes
+            store.on_range = None
+            await turns(it, 3 * count)
+            assert (scrub.repaired, scrub.suspects) == (3, [])
+            assert_is(it.mirror, RUN.versions[2])
+            assert it.agent._fleet.trust.problem is None
+
+    asyncio.run(main())
+
+
+def test_all_damage_that_one_turn_found_is_told_before_the_first_repair(tmp_path: Path) -> None:
+    told: list[list[str]] = []
+
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(2)
+
+            def hook(step: str) -> None:
+                if step == "repair-fetched":
+                    told.append(it.agent.state.scrub.suspects)
+
+            it.hook = hook
+            for name in ("norm", "embed"):
+                spoil(it.mirror, RUN.versions[2], name)
+            await it.scrubber.turn()
+            assert [len(names) for names in told] == [2, 2]
             assert_is(it.mirror, RUN.versions[2])
 
     asyncio.run(main())
