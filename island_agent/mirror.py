@@ -107,6 +107,11 @@ class Mirror:
         return None if self.held is None else self.held.version
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was begun is half done: the bytes are those of `held`."""
+        return not self._unsettled
+
+    @property
     def part(self) -> Part | None:
         """What is held of the version; None: all of it, or nothing."""
         return self._part
@@ -139,7 +144,12 @@ class Mirror:
         Cheap when there is nothing to finish.
         """
         if not self._unsettled:
-            return
+            if not self.places.install_record.exists():
+                return
+            if self._is_done():
+                self.acknowledge()
+                return
+            self._unsettled = True
         swap.finish_swap(self._state, hook=self._hook)
         try:
             self._load()
@@ -153,6 +163,14 @@ class Mirror:
             self.check()
         self.acknowledge()  # only now: until here a crash must find the record again
         self._unsettled = False
+
+    def _is_done(self) -> bool:
+        """Say whether the record is about what is held: a failure kept it from going."""
+        try:
+            journal = Journal.open(self.places.install_record, self.layout())
+        except (JournalInvalid, MirrorDamaged):
+            return False
+        return journal.run == self.run and journal.target == self.held
 
     def check(self) -> list[str]:
         """Compare every byte with what the marker names; condemn the mirror if any differs.

@@ -90,7 +90,12 @@ class Reconciler:
             raise disk_error(error, where, f"{self.status.phase}: the island") from error
 
     async def _step(self) -> bool:
-        await self._do(self.mirror.settle)
+        try:
+            await self._do(self.mirror.settle)
+        except OSError:
+            if self.mirror.is_settled:  # only words about it could not be written
+                await self._load_engines()
+            raise
         await self.fleet.wake_rest()
         loaded = await self._load_engines()
         await self._observe_log()

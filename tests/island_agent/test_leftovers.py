@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from skerry.bulletin.stores import Metered
-from skerry.island_agent.errors import DiskFull, ObjectUnavailable
+from skerry.island_agent.errors import DiskDenied, DiskFull, ObjectUnavailable
 from skerry.island_agent.plan import Target
-from tests.island_agent.disks import small_disk
+from skerry.island_agent.reading import look
+from tests.island_agent.disks import read_only, small_disk
 from tests.island_agent.islands import Island, island
-from tests.island_agent.runs import Run, Snapshot, assert_is, shard
+from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, shard
 
 # Downloads that nobody wants any more.
 
@@ -107,5 +108,112 @@ def test_a_full_version_that_was_interrupted_makes_room_for_a_patch(tmp_path: Pa
                     await it.agent.step()
                 await it.settle()
                 assert_is(it.mirror, run.versions[1])
+
+    asyncio.run(main())
+
+
+# Install records.
+
+
+async def failing_at(it: Island, step: str, error: Exception) -> None:
+    """Make one pass, in which something fails once at a step."""
+    left = [error]
+
+    def hook(passed: str) -> None:
+        if passed == step and left:
+            raise left.pop()
+
+    it.hook = hook
+    with pytest.raises(type(error)):
+        await it.agent.step()
+    assert not left
+
+
+@pytest.mark.parametrize("step", ["marker-moved", "engines-installed"])
+def test_a_record_that_a_failure_kept_is_dropped_by_the_next_pass(
+    tmp_path: Path, step: str
+) -> None:
+    run = make_run(2)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            it.agent.aim(Target(version=2))
+            await failing_at(it, step, MemoryError())
+            await it.settle()
+            found = look(tmp_path)
+            assert found is not None
+            assert found.held == it.agent.mirror.held
+            assert it.served == 2
+            assert_is(it.mirror, run.versions[2])
+            await it.scrub()
+
+    asyncio.run(main())
+
+
+def test_a_read_only_journal_keeps_no_engine_from_loading_what_is_held(tmp_path: Path) -> None:
+    run = make_run(2)
+
+    async def main() -> None:
+        with read_only() as disk:
+            async with island(tmp_path / "island", run.store) as it:
+                await it.settle(1)
+                it.agent.aim(Target(version=2))
+                it.hook = lambda step: (
+                    disk.make(it.agent.mirror.places.install_record.parent)
+                    if step == "engines-installed"
+                    else None
+                )
+                with pytest.raises(DiskDenied):
+                    await it.agent.step()
+                it.hook = lambda step: None
+                it.engine._version = None  # it was restarted
+                with pytest.raises(DiskDenied):
+                    await it.agent.step()
+                assert it.served == 2
+                assert await it.engine.weights_digest() == run.versions[2].weights
+                disk.mend()
+                await it.settle()
+                assert look(tmp_path / "island") is not None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_record_of_a_version_that_was_rolled_back_meanwhile_does_not_stay(
+    tmp_path: Path, pinned: bool
+) -> None:
+    run = make_run(2)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            it.agent.aim(Target(version=2))
+            await failing_at(it, "journal-durable", MemoryError())
+            run.publish(run.versions[1], parent=1)
+            it.agent.aim(Target(version=1 if pinned else None))
+            await it.settle()
+            found = look(tmp_path)
+            assert found is not None
+            assert found.held.version == it.served == (1 if pinned else 3)
+            assert_is(it.mirror, run.versions[1])
+            await it.scrub()
+
+    asyncio.run(main())
+
+
+def test_a_record_that_does_not_fit_what_is_held_makes_the_mirror_suspect(tmp_path: Path) -> None:
+    run = make_run(2)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            it.agent.aim(Target(version=2))
+            await failing_at(it, "journal-durable", MemoryError())
+            record = it.agent.mirror.places.install_record
+            record.write_bytes(record.read_bytes()[:-1])
+            await it.settle(1)
+            assert look(tmp_path) is not None
+            assert_is(it.mirror, run.versions[1])
 
     asyncio.run(main())
