@@ -51,6 +51,7 @@ class Mirror:
         self._checkpoint: Checkpoint | None = None
         self._weights: WeightsDigest | None = None
         self._unsettled = True
+        self._condemned = False  # in memory, but not yet in the marker
         self.damage: str | None = None
 
     @classmethod
@@ -143,6 +144,8 @@ class Mirror:
 
         Cheap when there is nothing to finish.
         """
+        if self._condemned:
+            self._write_condemned()
         if not self._unsettled:
             if not self.places.install_record.exists():
                 return
@@ -191,12 +194,18 @@ class Mirror:
         """
         self.damage = reason
         logger.error("mirror condemned version=%s reason=%s", self.version, reason)
-        self._checkpoint = self._weights = None
+        self._checkpoint = self._weights = self._part = None
         if self._marker is not None:
-            self._marker = Marker(run=self._marker.run, held=None)  # even if it cannot be written
+            self._marker = Marker(run=self._marker.run, held=None)
+        self._condemned = True  # even if that cannot be written yet
+        self._write_condemned()
+
+    def _write_condemned(self) -> None:
+        if self._marker is not None:
             self._state.set_marker(self._marker)
         remove(self.places.repair_record)
         self.acknowledge()
+        self._condemned = False
 
     def stage(
         self,

@@ -11,11 +11,13 @@ import pytest
 
 from skerry.bulletin.stores import Metered
 from skerry.island_agent.errors import DiskDenied, DiskFull, ObjectUnavailable
+from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
 from skerry.island_agent.reading import look
 from tests.island_agent.disks import read_only, small_disk
 from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, shard
+from tests.island_agent.test_scrub import flip, tensor_byte
 
 # Downloads that nobody wants any more.
 
@@ -217,3 +219,34 @@ def test_a_record_that_does_not_fit_what_is_held_makes_the_mirror_suspect(tmp_pa
             assert_is(it.mirror, run.versions[1])
 
     asyncio.run(main())
+
+
+# Verdicts about the mirror.
+
+
+def test_a_condemnation_that_could_not_be_written_is_written_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    run = make_run(1)
+
+    async def follow(root: Path) -> None:
+        async with island(root, run.store) as it:
+            await it.settle(1)
+
+    with small_disk(tmp_path / "disk") as disk:
+        root = disk.path / "island"
+        asyncio.run(follow(root))
+        mirror = Mirror.open(root)
+        flip(mirror.directory, *tensor_byte(run.versions[1], "norm"))
+        disk.fill()
+        with pytest.raises(DiskFull):
+            mirror.check()
+        with pytest.raises(DiskFull):
+            mirror.settle()
+        disk.empty()
+        mirror.settle()
+        assert mirror.held is None
+        mirror.close()
+        mirror = Mirror.open(root, verify=False)
+        assert mirror.held is None
+        mirror.close()
