@@ -6,6 +6,7 @@ published version and the marker names it, or the marker says that nothing sound
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,7 +160,9 @@ class Mirror:
             self._finish_repair()
             suspect = self._finish_install()
             self._remove_strays()
-        except MirrorDamaged as error:
+        except (MirrorDamaged, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EIO:
+                raise  # a full disk, or a read-only one: that may change
             self.condemn(str(error))
             suspect = False
         if suspect and self.held is not None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from skerry.bulletin.stores import Metered
-from skerry.island_agent.errors import DiskDenied, DiskFull, ObjectUnavailable
+from skerry.island_agent.errors import DiskDenied, DiskError, DiskFull, ObjectUnavailable
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
 from skerry.island_agent.reading import look
+from skerry.island_agent.state import Places
 from tests.island_agent.disks import read_only, small_disk
 from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Run, Snapshot, assert_is, make_run, shard
+from tests.island_agent.test_mirror import Crash, dying
 from tests.island_agent.test_scrub import flip, tensor_byte
 
 # Downloads that nobody wants any more.
@@ -250,3 +255,34 @@ def test_a_condemnation_that_could_not_be_written_is_written_when_there_is_room(
         mirror = Mirror.open(root, verify=False)
         assert mirror.held is None
         mirror.close()
+
+
+def test_a_shard_that_can_never_be_written_again_is_replaced_and_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(1)
+    write, bad = os.pwrite, [0]
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        if os.fstat(fd).st_ino == bad[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return write(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(0)
+            bad[0] = next(it.mirror.glob("*.safetensors")).stat().st_ino
+            it.agent.aim(Target())
+            with pytest.raises(DiskError, match="Input/output error"):
+                await it.agent.step()
+            await it.settle()
+            assert it.agent.state.history[-1].full
+            assert it.served == 1
+            assert_is(it.mirror, run.versions[1])
+
+    asyncio.run(main())
+
+
+# The lock.
