@@ -181,9 +181,11 @@ class Mirror:
     def check(self) -> list[str]:
         """Compare every byte with what the marker names; condemn the mirror if any differs.
 
-        Returns one line per file or tensor that differs.
+        Files that do not belong there are removed first.  Returns one line per file or tensor that
+        differs.
         """
         checkpoint, weights = self._open_parts()
+        self._remove_strays()
         found = checkpoint.differences() or weight_differences(checkpoint, weights, self._part)
         if found:
             self.condemn("; ".join(found[:8]))

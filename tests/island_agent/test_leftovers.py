@@ -285,4 +285,18 @@ def test_a_shard_that_can_never_be_written_again_is_replaced_and_not_tried_for_e
     asyncio.run(main())
 
 
+def test_a_stray_file_never_condemns_a_sound_mirror(tmp_path: Path) -> None:
+    run = make_run(1)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            (it.mirror / ".lock").touch()
+            assert it.agent.mirror.check() == []
+            assert it.agent.mirror.version == 1
+            assert_is(it.mirror, run.versions[1])
+
+    asyncio.run(main())
+
+
 # The lock.
