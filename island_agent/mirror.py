@@ -72,8 +72,9 @@ class Mirror:
         part of every version.  Raises MirrorBusy, or SelectionRefused if another part lies there.
         """
         text = None if selection is None else str(selection)
+        count = thread_count(threads)
         state = State(Places(root, partial=selection is not None), text)
-        mirror = cls(state, hook, thread_count(threads), selection)
+        mirror = cls(state, hook, count, selection)
         try:
             mirror._check_part(text)
             mirror.settle()

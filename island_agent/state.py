@@ -114,10 +114,13 @@ class State:
         self._lock = os.open(places.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            places.drop_temporaries()
         except BlockingIOError as error:
-            os.close(self._lock)
+            self.close()
             raise MirrorBusy(f"{places.root}: another process holds this directory") from error
-        places.drop_temporaries()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Release the lock.  Idempotent."""

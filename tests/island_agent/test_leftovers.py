@@ -300,3 +300,14 @@ def test_a_stray_file_never_condemns_a_sound_mirror(tmp_path: Path) -> None:
 
 
 # The lock.
+
+
+def test_an_open_that_fails_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="thread"):
+        Mirror.open(tmp_path, threads=0)
+    Mirror.open(tmp_path).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(Places, "drop_temporaries", dying)
+        with pytest.raises(Crash):
+            Mirror.open(tmp_path)
+    Mirror.open(tmp_path).close()
