@@ -155,11 +155,11 @@ class Mirror:
                 self.acknowledge()
                 return
             self._unsettled = True
-        swap.finish_swap(self._state, hook=self._hook)
+        suspect = swap.finish_swap(self._state, hook=self._hook)
         try:
             self._load()
-            self._finish_repair()
-            suspect = self._finish_install()
+            suspect |= self._finish_repair()
+            suspect |= self._finish_install()
             self._remove_strays()
         except (MirrorDamaged, OSError) as error:
             if isinstance(error, OSError) and error.errno != errno.EIO:
@@ -168,7 +168,9 @@ class Mirror:
             suspect = False
         if suspect and self.held is not None:
             self.check()
-        self.acknowledge()  # only now: until here a crash must find the record again
+        for record in (self.places.swap_intent, self.places.repair_record):
+            remove(record)  # only now: until here a crash must find what made the mirror suspect
+        self.acknowledge()
         self._unsettled = False
 
     def _is_done(self) -> bool:
@@ -342,17 +344,19 @@ class Mirror:
         """Map the mirror for writing: for as long as that takes, and no longer."""
         return Checkpoint(self.places.mirror, self._open_parts()[0].layout, writable=True)
 
-    def _finish_repair(self) -> None:
-        """Do a durable repair, if there is one about what is held.  Raises MirrorDamaged."""
+    def _finish_repair(self) -> bool:
+        """Do a durable repair, if there is one about what is held.  Raises MirrorDamaged.
+
+        Says whether the mirror needs a look, because a record cannot be read, which stays.
+        """
         record = self.places.repair_record
         try:
             repair = Repair.from_bytes(record.read_bytes())
         except FileNotFoundError:
-            return
+            return False
         except FormatError as error:
             logger.warning("repair discarded: %s", error)
-            remove(record)
-            return
+            return True
         marker, checkpoint = self._marker, self._checkpoint
         if marker is not None and checkpoint is not None:
             if (marker.run, marker.held) == (repair.run, repair.held):
@@ -369,6 +373,7 @@ class Mirror:
             self._set_marker(marker)  # anew, before the record goes: readers must notice
         remove(record)
         self._hook("repair-acknowledged")
+        return False
 
     def _finish_install(self) -> bool:
         """Redo a durable record that is about what is held; say whether the mirror needs a look."""

@@ -299,6 +299,54 @@ def test_a_stray_file_never_condemns_a_sound_mirror(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("step", ["swap-intended", "old-moved", "new-moved"])
+def test_a_swap_whose_intent_was_damaged_leaves_the_mirror_suspect(
+    tmp_path: Path, step: str
+) -> None:
+    run = make_run()
+    run.publish(run.versions[0].mutated(4), patch=False)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(0)
+            it.agent.aim(Target())
+            await failing_at(it, step, MemoryError())
+
+    asyncio.run(main())
+    flip(tmp_path, "journal/swap", 30)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Mirror, "check", dying)  # a crash leaves it suspect
+        with suppress(Crash):
+            Mirror.open(tmp_path, verify=False)
+    mirror = Mirror.open(tmp_path, verify=False)
+    assert mirror.version == (None if step == "new-moved" else 0)
+    if mirror.held is not None:
+        assert_is(mirror.directory, run.versions[0])
+    assert not mirror.places.swap_intent.exists()
+    assert not mirror.places.outgoing.exists()
+    mirror.close()
+
+
+def test_a_torn_record_of_a_repair_leaves_the_mirror_suspect(tmp_path: Path) -> None:
+    run = make_run()
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(0)
+            flip(it.mirror, *tensor_byte(run.versions[0], "norm"))
+
+    asyncio.run(main())
+    (tmp_path / "journal" / "repair").write_bytes(b"torn")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Mirror, "check", dying)
+        with pytest.raises(Crash):
+            Mirror.open(tmp_path, verify=False)
+    mirror = Mirror.open(tmp_path, verify=False)
+    assert mirror.held is None
+    assert not mirror.places.repair_record.exists()
+    mirror.close()
+
+
 # The lock.
 
 
