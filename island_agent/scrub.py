@@ -36,7 +36,7 @@ from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook
 from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
-from skerry.island_agent.parts import Part, PartName, digest_part, parts_of, take
+from skerry.island_agent.parts import Part, PartName, digest_part, is_damage, parts_of, take
 from skerry.island_agent.reading import look
 from skerry.island_agent.recover import recover_file, recover_leaf
 from skerry.island_agent.repair import Repair
@@ -61,6 +61,14 @@ class Pacer:
         """Return how long to wait after `nbytes` that were read by `now`."""
         self._free_at = max(self._free_at, now) + nbytes / self.bytes_per_s
         return self._free_at - now
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a look at a few parts found: the damaged ones, and those that could not be looked at."""
+
+    bad: list[Part] = field(default_factory=list)
+    unread: dict[Part, OSError] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +136,8 @@ class Scrubber:
         """Hash the next few parts, mend what is found; return how many bytes were hashed.
 
         Every other turn is about parts that are known to be bad: one that cannot be mended hides
-        no other damage.  Raises the first thing that a repair failed at, after it tried them all.
+        no other damage.  Raises the first thing that a repair or a read failed at, after it tried
+        them all.
         """
         if self.busy() or not await self._observe():
             return 0
@@ -141,10 +150,10 @@ class Scrubber:
         else:
             parts = take(self._parts, self._next, self.slice_bytes)
         began = self.clock()
-        found = await asyncio.get_running_loop().run_in_executor(
+        seen = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._scan, self._of, parts
         )
-        if found is None:
+        if seen is None:
             return 0
         nbytes = sum(part.nbytes for part in parts)
         self.status.scrub.bytes += nbytes
@@ -153,17 +162,19 @@ class Scrubber:
         else:
             self._advance(len(parts))
         for part in parts:
-            if part not in found:
+            if part not in seen.bad and part not in seen.unread:
                 self._good[part.name] = began
                 self._bad.discard(part.name)
         try:
             if not self.busy():  # or else an install began just now; they are found after it
-                await self._suspect(found)
-                await self._mend_all(found)
+                await self._suspect(seen.bad)
+                await self._mend_all(seen.bad)
         finally:
             if not self._bad:
                 self.fleet.trust_mirror()
             self.status.scrub.suspects = sorted(map(str, self._bad))
+        for error in seen.unread.values():
+            raise error
         return nbytes
 
     def stop(self) -> asyncio.Future[None]:
@@ -207,25 +218,28 @@ class Scrubber:
             self.status.scrub.last_pass_unix_s = self.status.clock()
             logger.debug("scrub pass ended version=%s", self.status.version)
 
-    def _scan(self, held: Held, parts: Sequence[Part]) -> list[Part] | None:
-        """Return the parts that are not what they should be; None if the mirror was changing."""
+    def _scan(self, held: Held, parts: Sequence[Part]) -> _Seen | None:
+        """Say which parts are not what they should be; None if the mirror was changing."""
         root, directory = self.mirror.places.root, self.mirror.directory
         before = look(root)
         if before is None or before.held != held:
             return None
-        bad = []
+        seen = _Seen()
         for part in parts:
             try:
                 found = digest_part(directory, part, self._gives_way)
             except OSError as error:
                 logger.warning("mirror unreadable part=%s error=%r", part.name, error)
-                bad.append(part)
+                if is_damage(error):
+                    seen.bad.append(part)
+                else:  # of this process or this host: it says nothing of the bytes
+                    seen.unread[part] = error
                 continue
             if found is None:
                 return None
             if found != part.digest:
-                bad.append(part)
-        return bad if look(root) == before else None
+                seen.bad.append(part)
+        return seen if look(root) == before else None
 
     def _gives_way(self) -> bool:
         return self._stopped or self.busy()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -106,6 +108,55 @@ def test_all_damage_that_one_turn_found_is_told_before_the_first_repair(tmp_path
                 spoil(it.mirror, RUN.versions[2], name)
             await it.scrubber.turn()
             assert [len(names) for names in told] == [2, 2]
+            assert_is(it.mirror, RUN.versions[2])
+
+    asyncio.run(main())
+
+
+def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+    """Have every read of a file by the scrub fail."""
+    read = os.pread
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        if os.path.samestat(os.fstat(fd), path.stat()):
+            raise OSError(number, os.strerror(number))
+        return read(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_what_could_not_be_looked_at_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(2)
+            with monkeypatch.context() as patched:
+                failing_reads(patched, it.mirror / "config.json", number)
+                spoil(it.mirror, RUN.versions[2], "norm")
+                for _ in range(2):
+                    with pytest.raises(OSError, match=os.strerror(number)):
+                        await it.scrub()
+            scrub = it.agent.state.scrub
+            assert scrub.damaged == scrub.repaired == 1  # what could be read was
+            assert scrub.passes
+            assert it.served == 2
+            await it.scrub()
+
+    asyncio.run(main())
+
+
+def test_a_file_that_the_disk_cannot_read_any_more_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(2)
+            with monkeypatch.context() as patched:
+                failing_reads(patched, it.mirror / "config.json", errno.EIO)
+                await it.scrub()
+            assert it.agent.state.scrub.repaired >= 1
             assert_is(it.mirror, RUN.versions[2])
 
     asyncio.run(main())
