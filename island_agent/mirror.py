@@ -274,6 +274,17 @@ class Mirror:
         assert self.held is not None
         return self.held, self._checkpoint.layout, self._weights, self._part
 
+    def restore_state(self) -> list[str]:
+        """Write marker, layout and leaf digests anew where they do not say what is held.
+
+        Returns the names of those that did not.  Raises OSError.
+        """
+        if self._unsettled or self._condemned or self.places.install_record.exists():
+            return []
+        if self._marker is None or self._checkpoint is None or self._weights is None:
+            return []
+        return self._state.restore(self._marker, self._checkpoint.layout, self._weights)
+
     def swap_in(self, target: Held, layout: Layout, weights: WeightsDigest) -> None:
         """Put the assembled directory `places.incoming` in the mirror's place."""
         assert self._marker is not None

@@ -9,6 +9,8 @@ and after.  It gives way to an install at once, in the middle of a part.
     repair-fetched ...  the part is read again from the bulletin and put in place (see `hooks`)
     mended              engines may load the mirror again; those that hold other weights do
 
+The marker, the layout and the leaf digests are looked at once a pass, and written anew from memory.
+
 Where no repair is possible, because nothing leads to the version any more or a file is missing,
 the mirror is condemned, and the agent begins again from a full version.
 """
@@ -150,10 +152,17 @@ class Scrubber:
         else:
             parts = take(self._parts, self._next, self.slice_bytes)
         began = self.clock()
-        seen = await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._scan, self._of, parts
-        )
+        if self._next == 0 and not self._again:
+            await self._restore()
+        try:
+            seen = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._scan, self._of, parts
+            )
+        except MirrorDamaged:  # the marker
+            seen = None
         if seen is None:
+            if not self._gives_way():
+                await self._restore()
             return 0
         nbytes = sum(part.nbytes for part in parts)
         self.status.scrub.bytes += nbytes
@@ -243,6 +252,12 @@ class Scrubber:
 
     def _gives_way(self) -> bool:
         return self._stopped or self.busy()
+
+    async def _restore(self) -> None:
+        """Mend the files that say what the mirror is: this process knows what they must say."""
+        wrong = await self._do(self.mirror.restore_state)
+        self.status.scrub.damaged += len(wrong)
+        self.status.scrub.repaired += len(wrong)
 
     async def _suspect(self, found: Sequence[Part]) -> None:
         """Tell of all damage that is new, and doubt the engines that may have loaded any of it."""

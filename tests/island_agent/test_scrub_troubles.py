@@ -13,6 +13,8 @@ import pytest
 
 from skerry.bulletin.errors import StoreUnavailable
 from skerry.bulletin.stores import MemoryStore
+from skerry.island_agent.mirror import Mirror
+from skerry.island_agent.reading import look
 from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Snapshot, assert_is, make_run
 from tests.island_agent.test_scrub import Counted, flip, tensor_byte
@@ -158,5 +160,43 @@ def test_a_file_that_the_disk_cannot_read_any_more_is_damage(
                 await it.scrub()
             assert it.agent.state.scrub.repaired >= 1
             assert_is(it.mirror, RUN.versions[2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("file", ["marker", "layouts/*", "weights/*"])
+@pytest.mark.parametrize("how", ["flipped", "gone", "of another time"])
+def test_the_words_about_the_mirror_are_mended_from_memory(
+    tmp_path: Path, file: str, how: str
+) -> None:
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(1)
+            (path,) = (tmp_path / "state").glob(file)
+            earlier = path.read_bytes()
+            await it.settle(2)
+            await it.scrubber.turn()
+            it.scrubber.slice_bytes = 1  # in the middle of a pass, too
+            await it.scrubber.turn()
+            (path,) = (tmp_path / "state").glob(file)
+            if how == "flipped":
+                flip(path.parent, path.name, 20)
+            elif how == "gone":
+                path.unlink()
+            else:
+                path.write_bytes(earlier)
+            while not await it.scrubber.turn():
+                pass
+            await it.scrub()
+            harmless = how == "of another time" and path.read_bytes() == earlier  # a layout
+            scrub = it.agent.state.scrub
+            assert scrub.damaged == scrub.repaired == (0 if harmless else 1)
+            found = look(tmp_path)
+            assert found is not None
+            assert found.held == it.agent.mirror.held
+            assert it.served == 2
+        mirror = Mirror.open(tmp_path)
+        assert mirror.version == 2
+        mirror.close()
 
     asyncio.run(main())
