@@ -13,8 +13,14 @@ import pytest
 
 from skerry.bulletin.errors import StoreUnavailable
 from skerry.bulletin.stores import MemoryStore
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.inference.gate import AdmissionGate
+from skerry.island_agent.fleet import Fleet
+from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.reading import look
+from skerry.island_agent.status import IslandStatus
+from tests.island_agent.engines import ByteEngine
 from tests.island_agent.islands import Island, island
 from tests.island_agent.runs import Snapshot, assert_is, make_run
 from tests.island_agent.test_scrub import Counted, flip, tensor_byte
@@ -198,5 +204,31 @@ def test_the_words_about_the_mirror_are_mended_from_memory(
         mirror = Mirror.open(tmp_path)
         assert mirror.version == 2
         mirror.close()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_loaded_well_takes_no_hurry_from_one_that_did_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with island(tmp_path, RUN.store) as it:
+            await it.settle(2)
+        good, bad = ByteEngine(), ByteEngine()
+        gate = AdmissionGate({"a": bad, "b": good})
+        fleet = Fleet(
+            engines={"a": bad, "b": good}, gate=gate, status=IslandStatus(island="x"), verify=True
+        )
+        wrong = [True]
+
+        async def weights_digest() -> Digest:
+            return digest_bytes(b"") if wrong else RUN.versions[2].weights
+
+        bad.weights_digest = weights_digest  # type: ignore[method-assign]
+        held = Held(version=2, layout=digest_bytes(b""), weights=RUN.versions[2].weights)
+        await fleet.load_behind(tmp_path / "mirror", held)
+        assert [view.version for view in gate.view().values()] == [None, 2]
+        assert fleet.trust.hurry == {"a"}
+        wrong.clear()
+        await fleet.load_behind(tmp_path / "mirror", held)
+        assert not fleet.trust.hurry
 
     asyncio.run(main())
