@@ -28,6 +28,7 @@ from skerry.island_agent.room import writing
 
 logger = logging.getLogger(__name__)
 
+_MOST_DOUBLINGS = 64  # of a pause: more would not fit into a float
 _DIGEST_ATTEMPTS = 2  # a part kept from an earlier run may be damaged; a second whole read is not
 
 
@@ -261,7 +262,8 @@ class Fetcher:
         with self._lock:
             self.progress.retries += 1
             share = self._random.uniform(0.5, 1.0)
-        delay_s = min(self._config.backoff_limit_s, self._config.backoff_s * 2.0 ** (attempt - 1))
+        doubled = self._config.backoff_s * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        delay_s = min(self._config.backoff_limit_s, doubled)
         self._stop.wait(delay_s * share)
 
 
