@@ -69,14 +69,15 @@ def pull(
     """Make `target` be `version` (default: the newest), byte for byte; return what it then is.
 
     A directory that is already identical is left alone.  `progress` is told bytes done and in all;
-    `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there),
-    MirrorBusy (another pull is at work), VersionCollected (`version` was, meanwhile), FetchError,
+    `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there,
+    or it is a mount point), MirrorBusy (another pull is at work), VersionCollected (`version` was, meanwhile), FetchError,
     and what the log or the packs are refused for.
     """
     reader.refresh()
     commit = _commit(reader, version)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise PullRefused(f"{target}: expected a directory or nothing")
+    target = target.resolve()  # "." has no name that could be given to another directory
     if target.is_dir() and any(target.iterdir()):
         report = verify_directory(reader, target, commit.version)
         if not report.identical:
@@ -84,6 +85,8 @@ def pull(
                 f"{target}: not empty and not version {commit.version}: {report.differences[0]}"
             )
         return _held(commit)
+    if os.path.ismount(target):
+        raise PullRefused(f"{target}: a mount point cannot be replaced, name a directory below it")
     with _workplace(target) as work:
         while True:
             route = plan.route(reader.state, have=None, want=commit.version)
