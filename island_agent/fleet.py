@@ -275,10 +275,11 @@ class Fleet:
             result = await work()
         except Exception as error:  # the boundary to foreign engines
             engine.fail(f"{doing}: {error!r}", self.status.clock())
-            self.status.fail(error, f"engine {name}: {doing}")
+            self.status.fail(error, f"engine {name}: {doing}", f"engine {name}")
             logger.warning("engine failed name=%s doing=%s error=%r", name, doing, error)
             return None
         engine.error = None
+        self.status.well(f"engine {name}")
         return result
 
 

@@ -70,8 +70,8 @@ def pull(
 
     A directory that is already identical is left alone.  `progress` is told bytes done and in all;
     `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there,
-    or it is a mount point), MirrorBusy (another pull is at work), VersionCollected (`version` was, meanwhile), FetchError,
-    and what the log or the packs are refused for.
+    or it is a mount point), MirrorBusy (another pull is at work), VersionCollected (`version` was,
+    meanwhile), FetchError, and what the log or the packs are refused for.
     """
     reader.refresh()
     commit = _commit(reader, version)

@@ -57,6 +57,15 @@ OnRecords = Callable[[LogState, tuple[Record, ...]], None]
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An install under way: its route, the version before it, and what had been read by then."""
+
+    route: Route
+    base: int | None
+    bytes_read: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
     """Brings one island to its target.  `step` is for one task at a time."""
@@ -72,6 +81,8 @@ class Reconciler:
     demand: Demand | None = None  # reads a part only
     on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
+    _begun: _Begun | None = None  # an install that has not ended well so far
+    _left: bool = True  # downloads may lie about
     _busy: int = 0
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
@@ -90,12 +101,7 @@ class Reconciler:
             raise disk_error(error, where, f"{self.status.phase}: the island") from error
 
     async def _step(self) -> bool:
-        try:
-            await self._do(self.mirror.settle)
-        except OSError:
-            if self.mirror.is_settled:  # only words about it could not be written
-                await self._load_engines()
-            raise
+        await self._settle()
         await self.fleet.wake_rest()
         loaded = await self._load_engines()
         await self._observe_log()
@@ -104,10 +110,15 @@ class Reconciler:
         self.status.wanted = want
         if want is None or (held is not None and want == held.version):
             self.status.phase = "idle"
-            self.status.last_error = self.status.last_error if self._ailing() else None
+            if held is not None and self._left:
+                await self._do(self._acknowledge)
+                self._left = False
+            self.status.well()
             return loaded
         route = self._route(want)
         self.status.reading = route.legs
+        self._begun = _Begun(route, self.mirror.version, self.fetcher.progress.bytes_read)
+        self._left = True
         try:
             with self._occupied():
                 await self._install(route)
@@ -130,10 +141,40 @@ class Reconciler:
             raise
         finally:
             self.status.reading = ()
+        self._begun, self._left = None, False
         self._distrust = 0
         self._refused.clear()
-        self.status.last_error = self.status.last_error if self._ailing() else None
+        self.status.well()
         return True
+
+    async def _settle(self) -> None:
+        """Have the mirror finish what failed half way, and count an install that it finished."""
+        try:
+            await self._do(self.mirror.settle)
+        except OSError:
+            if self.mirror.is_settled:  # only words about it could not be written
+                await self._load_engines()
+            raise
+        begun, self._begun = self._begun, None
+        held = self.mirror.held
+        if begun is None or held is None or held != begun.route.target:
+            return
+        full = begun.route.anchor is not None
+        report = InstallReport(
+            version=held.version,
+            base=begun.base,
+            steps=len(begun.route.patches) + full,
+            full=full,
+            digest=held.weights,
+            nbytes=self.fetcher.progress.bytes_read - begun.bytes_read,
+            changed=None,
+            pause_s=0.0,
+            at_unix_s=self.status.clock(),
+            phases=self.watch.phases(),
+            **self.watch.seconds(),
+        )
+        self.status.installed(report)
+        logger.info("install finished late version=%d base=%s", held.version, begun.base)
 
     @property
     def busy(self) -> bool:
@@ -216,9 +257,6 @@ class Reconciler:
         with self._occupied():
             await self.fleet.load_behind(self.mirror.directory, held)
         return self.fleet.behind(held) != behind  # engines that go on failing are no movement
-
-    def _ailing(self) -> bool:
-        return any(engine.error is not None for engine in self.status.engines.values())
 
     def _route(self, want: int) -> Route:
         state, have = self.reader.state, self.mirror.version

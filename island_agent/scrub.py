@@ -121,13 +121,15 @@ class Scrubber:
             try:
                 nbytes = await self.turn()
             except Exception as error:  # the boundary of the scrub's loop: engines wait for it
-                self.status.fail(error, "scrubbing")
+                self.status.fail(error, "scrubbing", "scrub")
                 self.status.scrub.failures += 1
                 logger.warning("repair failed error=%r", error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, self.retry_limit_s)
             else:
                 retry_s = idle_s
+                if nbytes and not self._bad:
+                    self.status.well("scrub")
                 wait_s = self.pacer.delay_s(nbytes, self.clock()) if nbytes else idle_s
                 wait_s = max(wait_s, idle_s) if self._bad else wait_s
                 if self.fleet.trust.hurry and nbytes and not self._bad:
@@ -271,9 +273,7 @@ class Scrubber:
         for name in new:
             logger.error("mirror damaged version=%d part=%s", self._of.version, name)
         self.fleet.distrust_mirror(f"damaged: {', '.join(map(str, new))}")
-        await self.fleet.doubt(
-            min(self._good.get(name, self.checked_at) for name in new), self._of
-        )
+        await self.fleet.doubt(min(self._good.get(name, self.checked_at) for name in new), self._of)
 
     async def _mend_all(self, found: Sequence[Part]) -> None:
         """Mend what can be mended.  Raises the first error, after all were tried."""

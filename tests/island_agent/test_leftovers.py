@@ -359,3 +359,93 @@ def test_an_open_that_fails_holds_no_lock(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(Crash):
             Mirror.open(tmp_path)
     Mirror.open(tmp_path).close()
+
+
+# What is told.
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("step", ["leaves-checked", "marker-moved", "engines-installed"])
+def test_an_install_that_a_later_pass_finishes_is_counted_once_and_its_spool_is_released(
+    tmp_path: Path, step: str, full: bool
+) -> None:
+    run = make_run(1)
+    run.publish(run.versions[1].mutated(7), patch=not full)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            it.agent.aim(Target())
+            await failing_at(it, "new-moved" if full and step[0] == "l" else step, MemoryError())
+            await it.settle()
+            state = it.agent.state
+            assert state.installs == len(state.history) == 2
+            report = state.history[-1]
+            assert (report.version, report.base, report.full) == (2, 1, full)
+            assert report.nbytes > 0
+            assert list(it.agent.mirror.places.spool.iterdir()) == []
+            assert it.served == 2
+
+    asyncio.run(main())
+
+
+def test_what_an_earlier_process_left_in_the_spool_goes_when_nothing_is_wanted(
+    tmp_path: Path,
+) -> None:
+    run = make_run(1)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+        (tmp_path / "spool" / "left.part").touch()
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            assert list((tmp_path / "spool").iterdir()) == []
+
+    asyncio.run(main())
+
+
+def test_a_pass_that_has_nothing_to_do_clears_nobody_elses_error(tmp_path: Path) -> None:
+    run = make_run(1)
+
+    async def main() -> None:
+        async with island(tmp_path, run.store) as it:
+            await it.settle(1)
+            state = it.agent.state
+            state.fail(MemoryError(), "scrubbing", "scrub")
+            state.fail(OSError("of a pass"), "fetching")
+            assert not await it.agent.step()
+            assert state.last_error is not None
+            assert state.last_error.doing == "scrubbing"
+            state.well("scrub")
+            assert state.last_error is None
+
+    asyncio.run(main())
+
+
+def test_an_error_of_the_scrub_is_told_until_all_is_mended(tmp_path: Path) -> None:
+    run = make_run(1)
+    left = [2]
+
+    def hook(step: str) -> None:
+        if step == "repair-fetched" and left[0]:
+            left[0] -= 1
+            raise MemoryError
+
+    async def main() -> None:
+        async with island(tmp_path, run.store, hook=hook) as it:
+            await it.settle(1)
+            flip(it.mirror, *tensor_byte(run.versions[1], "norm"))
+            running = asyncio.create_task(it.agent.run())
+            while it.agent.state.scrub.failures < 2:
+                await asyncio.sleep(0)
+            passes = it.agent.state.passes
+            while it.agent.state.last_error is not None:
+                assert it.agent.state.last_error.doing == "scrubbing"
+                await asyncio.sleep(0)
+            assert it.agent.state.scrub.repaired == 1
+            assert it.agent.state.passes >= passes
+            it.agent.stop()
+            await running
+
+    asyncio.run(main())
