@@ -12,7 +12,7 @@ from skerry.bulletin.records import Full
 from skerry.codec.digest import Digest
 from skerry.codec.errors import ResultMismatch
 from skerry.codec.layout import Layout
-from skerry.codec.weights import WeightsDigest, digest_weights
+from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.checkpoint import Checkpoint
 from skerry.island_agent.errors import ChainRefused
 from skerry.island_agent.fetch import Fetcher
@@ -81,7 +81,7 @@ def build(
     if differences := checkpoint.differences():
         what = f"full version {route.anchor.held.version}"
         raise ResultMismatch(what=what, expected="its layout", found=differences[0])
-    weights = digest_weights(layout, checkpoint.read)
+    weights = checkpoint.hash_weights()
     check_result(weights, route.anchor.held)
     hook(FULL_VERIFIED)
     if not route.patches:

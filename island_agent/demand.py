@@ -421,9 +421,8 @@ def _missing(
     checkpoint: Checkpoint, part: Part, expected: Mapping[str, Sequence[Digest]]
 ) -> Iterator[Run]:
     """Yield what has to be read: leaves of the part that are not there, a few at a time."""
-    for spec in part.tensors:
-        held = part.of(spec)
-        found = checkpoint.hash_leaves(spec, held)
+    wanted = [(spec, part.of(spec)) for spec in part.tensors]
+    for (spec, held), found in zip(wanted, checkpoint.hash_leaves(wanted), strict=True):
         missing = [leaf for leaf in held if found[leaf] != expected[spec.name][leaf]]
         while missing:
             count = 1

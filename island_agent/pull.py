@@ -18,7 +18,7 @@ from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Digest
 from skerry.codec.errors import FormatError
-from skerry.codec.weights import WeightsDigest, digest_weights
+from skerry.codec.weights import WeightsDigest
 from skerry.island_agent import assemble, plan
 from skerry.island_agent.checkpoint import Checkpoint, compare_files, weight_differences
 from skerry.island_agent.demand import stated_leaves
@@ -164,11 +164,12 @@ def verify_directory(
         return _report(commit, found, lines)
     if selection is not None:
         leaves, part = stated_leaves(reader, commit.version), selection.resolve(layout)
-        here = {spec.name: checkpoint.hash_leaves(spec, part.of(spec)) for spec in part.tensors}
+        hashed = checkpoint.hash_leaves([(spec, part.of(spec)) for spec in part.tensors])
+        here = {spec.name: found for spec, found in zip(part.tensors, hashed, strict=True)}
         found = leaves.replace(here).version()
         lines = checkpoint.differences() or weight_differences(checkpoint, leaves, part)
     else:
-        weights = digest_weights(layout, checkpoint.read)
+        weights = checkpoint.hash_weights()
         found = weights.version()
         lines = checkpoint.differences()
         if found != commit.result:
@@ -219,7 +220,7 @@ def _rebuilt_leaves(reader: BulletinReader, commit: Commit, scratch: Path) -> Le
     pull(reader, rebuilt, commit.version)
     try:
         layout = reader.layout(commit.layout)
-        weights = digest_weights(layout, Checkpoint(rebuilt, layout).read)
+        weights = Checkpoint(rebuilt, layout).hash_weights()
     finally:
         remove(rebuilt)
     return {
