@@ -352,7 +352,7 @@ class Mirror:
             )
 
     def _writable(self) -> Checkpoint:
-        """Map the mirror for writing: for as long as that takes, and no longer."""
+        """Return the mirror's files to write to.  Raises MirrorDamaged or OSError."""
         return Checkpoint(self.places.mirror, self._open_parts()[0].layout, writable=True)
 
     def _finish_repair(self) -> bool:
