@@ -151,10 +151,11 @@ class Mirror:
         if not self._unsettled:
             if not self.places.install_record.exists():
                 return
+            self._unsettled = True  # until the record could be read
             if self._is_done():
+                self._unsettled = False
                 self.acknowledge()
                 return
-            self._unsettled = True
         suspect = swap.finish_swap(self._state, hook=self._hook)
         try:
             self._load()
