@@ -63,6 +63,7 @@ class Fleet:
     limit_s: float | None = None
     part: Callable[[], Part | None] = lambda: None  # what the mirror holds; None: all
     asleep: set[str] = field(default_factory=set)
+    ahead: dict[str, int] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     trust: Trust = field(default_factory=Trust)
 
@@ -137,12 +138,17 @@ class Fleet:
         else:
             self.asleep.add(name)
 
-    async def update(self, update: WeightUpdate) -> float:
+    async def update(self, update: WeightUpdate, *, early: bool) -> float:
         """Install `update` on every engine that serves its base; return the longest pause, seconds.
 
-        Engines that do not serve its base are left to `load_behind`.
+        `early`: on those that take it before the mirror has it, otherwise on those that read the
+        mirror.  Engines that do not serve its base are left to `load_behind`.
         """
-        fit = [name for name, view in self.gate.view().items() if view.version == update.base]
+        fit = [
+            name
+            for name, view in self.gate.view().items()
+            if view.version == update.base and reads_mirror(self.engines[name]) is not early
+        ]
         pauses = await asyncio.gather(*(self._update(name, update) for name in fit))
         self.observe()
         return max(pauses, default=0.0)
@@ -161,8 +167,12 @@ class Fleet:
         return max(pauses, default=0.0)
 
     def behind(self, held: Held) -> list[str]:
-        """Name the engines that do not serve what the mirror holds."""
-        return [n for n, view in self.gate.view().items() if view.version != held.version]
+        """Name the engines that do not serve what the mirror holds, nor what it is to hold next."""
+        return [
+            name
+            for name, view in self.gate.view().items()
+            if view.version not in (held.version, self.ahead.get(name, held.version))
+        ]
 
     def disown(self) -> None:
         """Take the label from every engine that says itself that it makes tokens with another one.
@@ -211,6 +221,7 @@ class Fleet:
         for _ in range(_INSTALL_ATTEMPTS):
             pause_s = await self._guard(name, f"install of version {update.version}", switch)
             if pause_s is not None:
+                self.ahead[name] = update.version
                 self._installed(name, update.version, "patch", pause_s)
                 return pause_s
             if self.gate.view()[name].version != update.base:
@@ -281,6 +292,11 @@ class Fleet:
         engine.error = None
         self.status.well(f"engine {name}")
         return result
+
+
+def reads_mirror(engine: Engine) -> bool:
+    """Say whether an engine reads the mirror while it installs a patch; see `MirrorReader`."""
+    return bool(getattr(engine, "reads_mirror", False))
 
 
 def check_needs(name: str, engine: Engine, part: Part | None) -> None:

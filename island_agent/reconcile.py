@@ -54,6 +54,7 @@ T = TypeVar("T")
 
 OnRecords = Callable[[LogState, tuple[Record, ...]], None]
 
+_ENGINES_FIRST_S = 1.0  # how long the mirror waits for engines
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
 
 
@@ -84,6 +85,7 @@ class Reconciler:
     _begun: _Begun | None = None  # an install that has not ended well so far
     _left: bool = True  # downloads may lie about
     _busy: int = 0
+    _in_step: bool = False  # the last look went to the end of the log
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
     _refused: list[frozenset[Digest]] = field(default_factory=list)  # packs that fail together
@@ -101,20 +103,22 @@ class Reconciler:
             raise disk_error(error, where, f"{self.status.phase}: the island") from error
 
     async def _step(self) -> bool:
+        before = self.mirror.held
         await self._settle()
         await self.fleet.wake_rest()
-        loaded = await self._load_engines()
+        moved = await self._load_engines() or self.mirror.held != before
         await self._observe_log()
         held = self.mirror.held
         want = plan.choose(self.reader.state, self.target, held)
         self.status.wanted = want
         if want is None or (held is not None and want == held.version):
+            self.fleet.ahead.clear()  # whoever is not at what is wanted loads it
             self.status.phase = "idle"
             if held is not None and self._left:
                 await self._do(self._acknowledge)
                 self._left = False
             self.status.well()
-            return loaded
+            return moved
         route = self._route(want)
         self.status.reading = route.legs
         self._begun = _Begun(route, self.mirror.version, self.fetcher.progress.bytes_read)
@@ -209,7 +213,12 @@ class Reconciler:
     async def _observe_log(self) -> None:
         self.status.phase = "observing"
         began, known = self.watch.clock(), self.reader.state.nbytes
-        records = await self._do(self._read_log)
+        # While a request waits and the last look, moments ago, went to the end, one version is all
+        # there is to expect.  Whatever else came is found by the next pass.
+        hurry = self._in_step and self.fleet.gate.waiting > 0
+        self._in_step = False
+        records = await self._do(self._read_log, one_version=hurry)
+        self._in_step = not (hurry and records)
         state = self.reader.state
         self.watch.note("manifest", seconds=self.watch.clock() - began, nbytes=state.nbytes - known)
         if state.run is None:
@@ -233,8 +242,8 @@ class Reconciler:
             )
         self.status.lag = plan.lag(state, self.mirror.version)
 
-    def _read_log(self) -> tuple[Record, ...]:
-        records = self.reader.refresh()
+    def _read_log(self, *, one_version: bool = False) -> tuple[Record, ...]:
+        records = self.reader.refresh(one_version=one_version)
         self.on_records(self.reader.state, records)
         return records
 
@@ -321,9 +330,7 @@ class Reconciler:
         if route.anchor is None:
             journal = await self._do(self._stage, route)
             self.status.phase = "installing"
-            await self._do(self.mirror.apply, journal)
-            self._observe_mirror()
-            pause_s = await self._update_engines(journal)
+            pause_s = await self._switch(journal)
             changed = journal.changed
             self._account(route, journal, pause_s)
         else:
@@ -339,6 +346,7 @@ class Reconciler:
             pause_s, changed = 0.0, None
         held = self.mirror.held
         assert held is not None
+        self.fleet.ahead.clear()
         pause_s = max(pause_s, await self.fleet.load_behind(self.mirror.directory, held))
         self.mark("engines-installed")
         await self._do(self._acknowledge)
@@ -454,15 +462,28 @@ class Reconciler:
         self.mark("assembled")
         self.mirror.swap_in(route.target, layout, weights)
 
-    async def _update_engines(self, journal: Journal) -> float:
-        return await self.fleet.update(
-            WeightUpdate(
-                base=journal.origin.version,
-                version=journal.target.version,
-                digest=journal.target.weights,
-                changes=journal.changes,
-            )
+    async def _switch(self, journal: Journal) -> float:
+        """Switch engines and mirror to what is recorded; return the longest pause, seconds.
+
+        Engines that need no mirror go first, as nothing can undo the record any more: writing,
+        hashing and syncing the mirror takes far longer than they do.  One that is slow (it drains)
+        does not hold up the mirror.
+        """
+        update = WeightUpdate(
+            base=journal.origin.version,
+            version=journal.target.version,
+            digest=journal.target.weights,
+            changes=journal.changes,
         )
+        early = asyncio.create_task(self.fleet.update(update, early=True))
+        await asyncio.wait({early}, timeout=_ENGINES_FIRST_S)
+        self.mark("engines-switched")
+        try:
+            await self._do(self.mirror.apply, journal)
+            self._observe_mirror()
+        finally:
+            first_s = await early
+        return max(first_s, await self.fleet.update(update, early=False))
 
     def _acknowledge(self) -> None:
         self.mirror.acknowledge()

@@ -223,6 +223,12 @@ SETTINGS: tuple[Setting, ...] = (
         text="the same while a relay tells of new records; default: poll_s, but at least 60",
     ),
     Setting(
+        name="eager_s",
+        read=_seconds(),
+        default=0.1,
+        text="the same while a request waits for a version",
+    ),
+    Setting(
         name="nudge_s",
         read=_seconds(zero=True),
         text="a nudge makes the next look no sooner than this; default: poll_s, but at most 0.5",
@@ -442,7 +448,7 @@ class Settings:
             spool_bytes=self._int("spool_bytes"),
         )
         plain = (
-            "island", "poll_s", "idle_poll_s", "watched_poll_s", "nudge_s", "retry_s",
+            "island", "poll_s", "idle_poll_s", "watched_poll_s", "eager_s", "nudge_s", "retry_s",
             "retry_limit_s", "drain_s", "engine_limit_s", "verify_on_open", "threads", "announce",
             "announce_s", "heartbeat_s", "history", "in_memory", "memory_bytes",
             "scrub_bytes_per_s", "scrub_pass_s",

@@ -58,11 +58,12 @@ class StopWatch:
         spooled = self._marks.get("objects-spooled", self._began)
         decoded = self._marks.get("decoded", self._marks.get("assembled", spooled))
         recorded = self._marks.get("journal-durable", decoded)
+        switched = self._marks.get("engines-switched", recorded)
         return {
             "fetch_s": max(0.0, spooled - self._began),
             "stage_s": max(0.0, decoded - spooled),
             "journal_s": max(0.0, recorded - decoded),
-            "apply_s": max(0.0, self._marks.get("marker-moved", recorded) - recorded),
+            "apply_s": max(0.0, self._marks.get("marker-moved", switched) - switched),
         }
 
     def phases(self) -> Mapping[str, Phase]:
@@ -72,10 +73,11 @@ class StopWatch:
         noted = {name: self._noted.get(name, Phase()) for name in PHASES}
         if "decoded" in marks:
             recorded = marks.get("journal-durable", marks["decoded"])
-            written = marks.get("words-written", recorded)
+            switched = marks.get("engines-switched", recorded)
+            written = marks.get("words-written", switched)
             checked = marks.get("leaves-checked", written)
             verify, decode = checked - written, recorded - spooled - noted["journal"].seconds
-            apply = marks.get("marker-moved", checked) - recorded - verify
+            apply = marks.get("marker-moved", checked) - switched - verify
         else:
             verified = marks.get("full-verified", spooled)
             built = marks.get("assembled", verified)

@@ -1,7 +1,7 @@
 """One object over HTTP in many ranges side by side, handed over in order, in bounded memory.
 
 A range that breaks off goes on from the byte reached.  All ranges are of one object: the first
-answer says which (its ETag), every other request insists on that.
+answer says which (its ETag), every other answer must agree, and later requests insist on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skerry.bulletin.errors import (
     StoreError,
     StoreUnavailable,
 )
-from skerry.bulletin.stores.adaptive import Slots
+from skerry.bulletin.stores.adaptive import AdaptiveLimit, Slots
 from skerry.bulletin.stores.retries import Attempts, Retries
 from skerry.bulletin.stores.web import WebClient, background_loop, refused
 
@@ -31,14 +31,30 @@ _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeConfig:
-    """`ahead` ranges of `range_bytes` each are under way or waiting to be taken, per stream."""
+    """`ahead` ranges of at most `range_bytes` are under way or waiting to be taken, per stream.
+
+    What `burst` such ranges hold is read at once, in as many ranges, none below `least_bytes`: a
+    connection starts slowly whatever the link carries, so that a small object takes its time from
+    the number of them.  Larger objects are read by as many as the link proves to be good for.
+    """
 
     range_bytes: int = 1024 * 1024
+    least_bytes: int = 32 * 1024
+    burst: int = 32
     ahead: int = 48
 
     def __post_init__(self) -> None:
-        if self.range_bytes < 1 or self.ahead < 1:
-            raise ValueError("range_bytes and ahead are at least 1")
+        if min(self.range_bytes, self.least_bytes, self.burst, self.ahead) < 1:
+            raise ValueError("range_bytes, least_bytes, burst and ahead are at least 1")
+
+    @property
+    def burst_bytes(self) -> int:
+        """The largest object that is read at once."""
+        return self.burst * self.range_bytes
+
+    def size_for(self, nbytes: int) -> int:
+        """Return the size of each range of an object of `nbytes`."""
+        return min(self.range_bytes, max(self.least_bytes, -(-nbytes // self.burst)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +78,10 @@ class ContentRange:
 
 
 class RangeReader:
-    """Reads objects of one store.  `slots` bounds the requests of all its streams together."""
+    """Reads objects of one store.
+
+    `slots` bounds the requests of all large objects together, `burst` those of all small ones.
+    """
 
     def __init__(
         self,
@@ -75,6 +94,8 @@ class RangeReader:
         self._slots = slots
         self._retries = retries
         self._config = config or RangeConfig()
+        burst = self._config.burst
+        self._burst = Slots(AdaptiveLimit(least=burst, start=burst, most=burst))
 
     def stream(
         self,
@@ -90,19 +111,22 @@ class RangeReader:
         `address(False)` returns the object's URL, or nothing when a fresh one is due;
         `address(True)` makes that, and may block.
         """
+        nbytes = stop - start
+        slots = self._burst if nbytes <= self._config.burst_bytes else self._slots
         transfer = _Transfer(
-            self._client, self._slots, self._retries,
+            self._client, slots, self._retries,
             key=key, start=start, stop=stop, address=address, headers=headers,
         )  # fmt: skip
         waiting: deque[Future[bytes]] = deque()
         loop = background_loop()
-        firsts = iter(range(start, stop, self._config.range_bytes))
+        size = self._config.size_for(nbytes)
+        firsts = iter(range(start, stop, size))
         try:
             while True:
                 while (
                     len(waiting) < self._config.ahead and (first := next(firsts, None)) is not None
                 ):
-                    last = min(first + self._config.range_bytes, stop)
+                    last = min(first + size, stop)
                     waiting.append(
                         asyncio.run_coroutine_threadsafe(transfer.read(first, last), loop)
                     )
@@ -138,15 +162,12 @@ class _Transfer:
         self._address = address
         self._headers = headers
         self._object: tuple[str, int] | None = None  # ETag and size
-        self._known = asyncio.Event()
 
     async def read(self, first: int, last: int) -> bytes:
         """Return bytes [first, last), however many requests that takes."""
         piece = _Piece(first, last)
         attempts = self._retries.reading()
         renew = False
-        if first != self._start:
-            await self._known.wait()
         while True:
             reached = piece.position
             try:
@@ -214,7 +235,6 @@ class _Transfer:
     def _recognise(self, etag: str, total: int) -> None:
         if self._object is None:
             self._object = etag, total
-            self._known.set()
         elif self._object != (etag, total):
             raise ObjectChanged(self._key, "another object has taken its place")
 

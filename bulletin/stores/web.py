@@ -31,6 +31,7 @@ _CONNECT_S = 5.0
 _STALL_S = 20.0  # without a byte for so long a connection is given up
 _READ_BUFFER = 1 << 20
 _CLOSE_S = 5.0
+_KEPT_S = 60.0  # an idle connection: the next version may well come within it
 
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork takes no thread along
@@ -123,7 +124,7 @@ class WebClient:
             self._pid = os.getpid()
             tls: ssl.SSLContext | bool = True if self._tls is None else self._tls
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=64, ssl=tls),
+                connector=aiohttp.TCPConnector(limit=96, ssl=tls, keepalive_timeout=_KEPT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
                 read_bufsize=_READ_BUFFER,

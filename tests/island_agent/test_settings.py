@@ -53,6 +53,7 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "scrub_bytes_per_s": (1 << 20, 0, -1),
     "scrub_pass_s": (0.0, 5.0, -1.0),
     "watched_poll_s": (90.0, 91.0, 0),
+    "eager_s": (0.01, 0.02, 0),
     "nudge_s": (0.0, 0.1, -1.0),
     "upstream": (("http://a/bulletin", "http://b/bulletin"), ("https://c",), ["ftp://d"]),
     "relay": (True, False, "yes"),
