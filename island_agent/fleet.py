@@ -38,11 +38,11 @@ _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in plac
 class Trust:
     """What is known of the mirror's damage, and when each engine had loaded it last.
 
-    `hurry`: an engine that loaded the mirror holds other weights than it should.
+    `hurry`: the engines that loaded the mirror and hold other weights than they should.
     """
 
     problem: str | None = None
-    hurry: bool = False
+    hurry: set[str] = field(default_factory=set)
     loaded: dict[str, float] = field(default_factory=dict)
 
 
@@ -106,6 +106,7 @@ class Fleet:
             if self.gate.view()[name].target is None and engine.version == held.version:
                 self.gate.set_served(name, held.version)
                 self.trust.loaded.pop(name, None)  # what it holds is good, whatever it read
+                self.trust.hurry.discard(name)
 
         await self._guard(name, f"hash of version {held.version}", hash_weights)
 
@@ -235,9 +236,9 @@ class Fleet:
             async with asyncio.timeout(self.limit_s):
                 await engine.load(directory, held.version)
                 self.trust.loaded[name] = self.clock()
-                self.trust.hurry = True  # unless the engine holds what the mirror should
+                self.trust.hurry.add(name)  # unless the engine holds what the mirror should
                 await self._check(name, held.weights)
-                self.trust.hurry = False
+                self.trust.hurry.discard(name)
 
         async def switch() -> float:
             check_needs(name, engine, self.part())
@@ -259,6 +260,7 @@ class Fleet:
             version=version, kind=kind, pause_s=pause_s, at_unix_s=self.status.clock()
         )
         self.asleep.discard(name)
+        self.trust.hurry.discard(name)
 
     async def _check(self, name: str, expected: Digest) -> None:
         if not self.verify:
@@ -284,10 +286,11 @@ class Fleet:
             result = await work()
         except Exception as error:  # the boundary to foreign engines
             engine.fail(f"{doing}: {error!r}", self.status.clock())
-            self.status.fail(error, f"engine {name}: {doing}")
+            self.status.fail(error, f"engine {name}: {doing}", f"engine {name}")
             logger.warning("engine failed name=%s doing=%s error=%r", name, doing, error)
             return None
         engine.error = None
+        self.status.well(f"engine {name}")
         return result
 
 

@@ -43,7 +43,7 @@ from skerry.island_agent.install import load_packs
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Route, Target
-from skerry.island_agent.room import check_room, disk_error
+from skerry.island_agent.room import check_room, disk_error, is_full
 from skerry.island_agent.status import InstallReport, IslandStatus
 from skerry.island_agent.stopwatch import StopWatch, describe
 
@@ -56,6 +56,15 @@ OnRecords = Callable[[LogState, tuple[Record, ...]], None]
 
 _ENGINES_FIRST_S = 1.0  # how long the mirror waits for engines
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An install under way: its route, the version before it, and what had been read by then."""
+
+    route: Route
+    base: int | None
+    bytes_read: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class Reconciler:
     demand: Demand | None = None  # reads a part only
     on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
+    _begun: _Begun | None = None  # an install that has not ended well so far
+    _left: bool = True  # downloads may lie about
     _busy: int = 0
     _in_step: bool = False  # the last look went to the end of the log
     _told: int = -1  # the slot of the log that the gate knows of
@@ -93,7 +104,7 @@ class Reconciler:
 
     async def _step(self) -> bool:
         before = self.mirror.held
-        await self._do(self.mirror.settle)
+        await self._settle()
         await self.fleet.wake_rest()
         moved = await self._load_engines() or self.mirror.held != before
         await self._observe_log()
@@ -103,10 +114,15 @@ class Reconciler:
         if want is None or (held is not None and want == held.version):
             self.fleet.ahead.clear()  # whoever is not at what is wanted loads it
             self.status.phase = "idle"
-            self.status.last_error = self.status.last_error if self._ailing() else None
+            if held is not None and self._left:
+                await self._do(self._acknowledge)
+                self._left = False
+            self.status.well()
             return moved
         route = self._route(want)
         self.status.reading = route.legs
+        self._begun = _Begun(route, self.mirror.version, self.fetcher.progress.bytes_read)
+        self._left = True
         try:
             with self._occupied():
                 await self._install(route)
@@ -122,12 +138,47 @@ class Reconciler:
         except (CodecError, ObjectCorrupt, MirrorDamaged, LeavesUnknown) as error:
             await self._learn(route, error)
             raise
+        except OSError as error:
+            if route.anchor is None and is_full(error):
+                # Of a full version that was interrupted: kept only as long as there is room.
+                await self._do(remove, self.mirror.places.incoming)
+            raise
         finally:
             self.status.reading = ()
+        self._begun, self._left = None, False
         self._distrust = 0
         self._refused.clear()
-        self.status.last_error = self.status.last_error if self._ailing() else None
+        self.status.well()
         return True
+
+    async def _settle(self) -> None:
+        """Have the mirror finish what failed half way, and count an install that it finished."""
+        try:
+            await self._do(self.mirror.settle)
+        except OSError:
+            if self.mirror.is_settled:  # only words about it could not be written
+                await self._load_engines()
+            raise
+        begun, self._begun = self._begun, None
+        held = self.mirror.held
+        if begun is None or held is None or held != begun.route.target:
+            return
+        full = begun.route.anchor is not None
+        report = InstallReport(
+            version=held.version,
+            base=begun.base,
+            steps=len(begun.route.patches) + full,
+            full=full,
+            digest=held.weights,
+            nbytes=self.fetcher.progress.bytes_read - begun.bytes_read,
+            changed=None,
+            pause_s=0.0,
+            at_unix_s=self.status.clock(),
+            phases=self.watch.phases(),
+            **self.watch.seconds(),
+        )
+        self.status.installed(report)
+        logger.info("install finished late version=%d base=%s", held.version, begun.base)
 
     @property
     def busy(self) -> bool:
@@ -215,9 +266,6 @@ class Reconciler:
         with self._occupied():
             await self.fleet.load_behind(self.mirror.directory, held)
         return self.fleet.behind(held) != behind  # engines that go on failing are no movement
-
-    def _ailing(self) -> bool:
-        return any(engine.error is not None for engine in self.status.engines.values())
 
     def _route(self, want: int) -> Route:
         state, have = self.reader.state, self.mirror.version
@@ -359,6 +407,7 @@ class Reconciler:
             sync_directory(places.spool)
             self.mark("objects-spooled")
             return
+        assemble.make_way(route, places.incoming, self.fetcher)
         wanted = [] if route.anchor is None else self._missing_files(route.anchor.full)
         check_room(
             places.root,
@@ -366,7 +415,6 @@ class Reconciler:
             self.fetcher.missing(route.packs) + self.fetcher.missing(wanted),
         )
         if route.anchor is None:
-            self.fetcher.reserve(route.packs)
             self.fetcher.fetch_all(route.packs)
         else:
             assemble.download(route, places.incoming, self.fetcher, self.reader.layout, self.mark)

@@ -218,7 +218,7 @@ def test_without_room_an_own_agent_reads_past_the_relay(
 
     relay = open_relay(run.store)
     caught_up(relay)
-    monkeypatch.setattr(Fetcher, "_write", full)
+    monkeypatch.setattr(Fetcher, "_complete", full)
     with pytest.raises(NoRoom):
         relay.fetch(key)
     assert b"".join(RelayStore(relay).stream(key, 0, len(data))) == data
