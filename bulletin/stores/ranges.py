@@ -24,6 +24,7 @@ from skerry.bulletin.errors import (
 )
 from skerry.bulletin.stores.adaptive import AdaptiveLimit, Slots
 from skerry.bulletin.stores.retries import Attempts, Retries
+from skerry.bulletin.stores.stragglers import Stragglers
 from skerry.bulletin.stores.web import WebClient, background_loop, refused
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,19})")
@@ -112,14 +113,15 @@ class RangeReader:
         `address(True)` makes that, and may block.
         """
         nbytes = stop - start
-        slots = self._burst if nbytes <= self._config.burst_bytes else self._slots
+        size = self._config.size_for(nbytes)
+        at_once = nbytes <= self._config.burst_bytes
         transfer = _Transfer(
-            self._client, slots, self._retries,
+            self._client, self._burst if at_once else self._slots, self._retries,
             key=key, start=start, stop=stop, address=address, headers=headers,
+            stragglers=Stragglers(-(-nbytes // size)) if at_once else None,
         )  # fmt: skip
         waiting: deque[Future[bytes]] = deque()
         loop = background_loop()
-        size = self._config.size_for(nbytes)
         firsts = iter(range(start, stop, size))
         try:
             while True:
@@ -152,10 +154,12 @@ class _Transfer:
         stop: int,
         address: Callable[[bool], str],
         headers: Mapping[str, str],
+        stragglers: Stragglers | None,
     ) -> None:
         self._client = client
         self._slots = slots
         self._retries = retries
+        self._stragglers = stragglers
         self._key = key
         self._start = start
         self._stop = stop
@@ -166,6 +170,35 @@ class _Transfer:
     async def read(self, first: int, last: int) -> bytes:
         """Return bytes [first, last), however many requests that takes."""
         piece = _Piece(first, last)
+        if self._stragglers is None:
+            await self._fill(piece)
+            return bytes(piece.buffer)
+        began = asyncio.get_running_loop().time()
+        filling = asyncio.create_task(self._fill(piece))
+        late = asyncio.create_task(self._stragglers.is_one(began))
+        rest, again = piece, late  # there is no second request yet
+        try:
+            await asyncio.wait({filling, late}, return_when=asyncio.FIRST_COMPLETED)
+            if not filling.done():
+                rest = _Piece(piece.position, last)
+                again = asyncio.create_task(self._once(rest))
+                await asyncio.wait({filling, again}, return_when=asyncio.FIRST_COMPLETED)
+            if not filling.done() and again.exception() is None:
+                piece.finish(rest)
+            else:
+                await filling
+        finally:
+            for task in (filling, late, again):
+                task.cancel()
+                task.add_done_callback(_forget)
+        self._stragglers.finished(asyncio.get_running_loop().time() - began)
+        return bytes(piece.buffer)
+
+    async def _once(self, piece: _Piece) -> None:
+        async with self._slots:
+            await self._request(piece, renew=False)
+
+    async def _fill(self, piece: _Piece) -> None:
         attempts = self._retries.reading()
         renew = False
         while True:
@@ -173,7 +206,7 @@ class _Transfer:
             try:
                 async with self._slots:
                     await self._request(piece, renew=renew)
-                    self._slots.limit.completed(last - first)
+                    self._slots.limit.completed(piece.last - piece.first)
             except StoreUnavailable as error:
                 await self._wait(error, attempts, progressed=piece.position > reached)
             except StoreDenied:
@@ -182,7 +215,7 @@ class _Transfer:
                 renew = True
             else:
                 self._retries.budget.succeeded()
-                return bytes(piece.buffer)
+                return
 
     async def _wait(self, error: StoreUnavailable, attempts: Attempts, *, progressed: bool) -> None:
         self._slots.limit.failed()
@@ -248,9 +281,20 @@ class _Piece:
         self.position = first
         self.buffer = bytearray(last - first)
 
+    def finish(self, rest: _Piece) -> None:
+        """Take over what another request for the end of this one has brought."""
+        self.buffer[rest.first - self.first :] = rest.buffer
+        self.position = self.last
+
     def add(self, key: str, data: bytes) -> None:
         if len(data) > self.last - self.position:
             raise StoreUnavailable(key, "found more bytes than were asked for")
         at = self.position - self.first
         self.buffer[at : at + len(data)] = data
         self.position += len(data)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Look at a task's error, which nobody waits for: asyncio would complain."""
+    if not task.cancelled():
+        task.exception()
