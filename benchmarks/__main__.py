@@ -8,6 +8,7 @@ from skerry.benchmarks import (
     bench_agent,
     bench_behind,
     bench_codec,
+    bench_inspect,
     bench_log,
     bench_relay,
     bench_road,
@@ -20,6 +21,7 @@ app.command("agent")(bench_agent.agent)
 app.command("behind")(bench_behind.behind)
 app.command("codec")(bench_codec.codec)
 app.command("log")(bench_log.log)
+app.command("inspect")(bench_inspect.inspect)
 app.command("relay")(bench_relay.relay)
 app.command("road")(bench_road.road)
 

@@ -85,6 +85,12 @@ class BulletinReader:
             raise ValueError("this reader keeps no records: open it with history=True")
         return tuple(self._history)
 
+    def history_from(self, seq: int) -> Sequence[Record]:
+        """Return the records from slot `seq` on, as `history` does."""
+        if self._history is None:
+            raise ValueError("this reader keeps no records: open it with history=True")
+        return tuple(self._history[seq:])
+
     def refresh(
         self, progress: ReadProgress | None = None, *, one_version: bool = False
     ) -> tuple[Record, ...]:
