@@ -1,0 +1,33 @@
+"""Whether boxes fill a tensor: what no box covers would be dropped without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from skerry.codec.tensors import TensorSpec
+from skerry.inference.placement.box import Box
+
+
+def uncovered(spec: TensorSpec, boxes: Iterable[Box]) -> int:
+    """Return how many words of a tensor are in none of `boxes`."""
+    boxes = list(boxes)
+    if any(box.words == spec.words for box in boxes):
+        return 0
+    if _tile(boxes) == spec.words:
+        return 0
+    marks = torch.zeros(spec.words, dtype=torch.bool)
+    for box in boxes:
+        torch.as_strided(marks, box.shape, box.strides, box.start).fill_(True)
+    return spec.words - int(torch.count_nonzero(marks))
+
+
+def _tile(boxes: Sequence[Box]) -> int:
+    """Return how far runs that follow each other from the start reach; 0 if they do not."""
+    end = 0
+    for box in sorted(boxes, key=lambda box: box.start):
+        if not box.is_run or box.start != end:
+            return 0
+        end += box.words
+    return end

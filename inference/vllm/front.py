@@ -1,0 +1,218 @@
+"""All ranks of one engine as one: stage, pause, install, resume, label.
+
+Laws: all ranks change, or none of them; the label moves after all have; whatever fails, and whoever
+goes away, the engine runs again, on one version or on none that has a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from skerry.inference.engine import (
+    EngineBroken,
+    EngineError,
+    GenerationRequest,
+    InstallFailed,
+)
+from skerry.inference.exchange import Exchange
+from skerry.inference.vllm.core import Answer, AsyncCore, EngineGone, PauseMode, Piece
+from skerry.inference.vllm.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+Policy = Literal["keep", "recompute", "drain", "abort"]
+
+# What each policy is in vLLM's words, and whether running requests compute their context anew.
+_MODES: dict[Policy, tuple[PauseMode, bool]] = {
+    "keep": ("keep", False),
+    "recompute": ("keep", True),
+    "drain": ("wait", False),
+    "abort": ("abort", False),
+}
+_NAMELESS = "unknown"  # the label of weights of which nothing is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontState:
+    """What the front knows at once, without asking a rank."""
+
+    instance: str
+    version: int | None
+    paused: bool
+    problem: str | None
+
+
+class Front:
+    """One engine.  Control calls run one at a time; tokens flow beside them."""
+
+    def __init__(self, core: AsyncCore, exchange: Exchange) -> None:
+        self._core = core
+        self._exchange = exchange
+        self._instance = secrets.token_hex(8)
+        self._version: int | None = None
+        self._problem: str | None = "no version is loaded"
+        self._namespace = ""
+        self._paused = False
+        self._lease: asyncio.Task[None] | None = None
+        self._control = asyncio.Lock()
+        self._streams = Streams(core)
+
+    def state(self) -> FrontState:
+        if not self._core.alive:
+            self._lose("the engine is dead: restart it")
+        return FrontState(
+            instance=self._instance,
+            version=self._version,
+            paused=self._paused,
+            problem=self._problem,
+        )
+
+    async def load(self, directory: Path, version: int, namespace: str) -> None:
+        """Bring all ranks to a checkpoint directory, and label it.  Raises EngineBroken.
+
+        Running requests end; those that have no token yet are run on the new version.
+        """
+        async with self._control:
+            self._lose(f"version {version} is being loaded")
+            self._namespace = namespace
+            try:
+                await self._core.label(_NAMELESS)
+                await self._core.pause("abort", clear_cache=True)
+                self._paused = True
+                answers = await self._core.ranks("skerry_load", str(directory), version)
+                _raise(answers, EngineBroken)
+                await self._name(version)
+            except (EngineGone, EngineBroken) as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            finally:
+                await self._resume()
+
+    async def stage(self, name: str) -> list[Answer]:
+        """Have all ranks locate a record, while they make tokens.  Raises InstallFailed."""
+        async with self._control:
+            try:
+                answers = await self._core.beside("stage", str(self._exchange.root), name)
+            except EngineGone as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            _raise(answers, InstallFailed)
+            return answers
+
+    async def pause(self, policy: Policy, lease_s: float) -> None:
+        """Stop making tokens.  After `lease_s` without another call the engine resumes itself."""
+        mode, clear = _MODES[policy]
+        async with self._control:
+            self._rent(lease_s)
+            self._paused = True
+            await self._core.pause(mode, clear_cache=clear)
+
+    async def install(self, version: int) -> float:
+        """Write what is staged in all ranks; return the longest time that one took, in seconds.
+
+        Raises InstallFailed when all of them have the old bits, EngineBroken otherwise.
+        """
+        async with self._control:
+            if not self._paused:
+                raise InstallFailed("weights are only written between pause and resume")
+            try:
+                answers = await self._core.ranks("skerry_install", version)
+                if not all(a["ok"] for a in answers):
+                    await self._undo(version, answers)
+                try:
+                    await self._name(version)
+                except Exception as error:  # an engine that cannot be labelled is not installed
+                    await self._undo(version, [{"ok": False, "error": f"label: {error!r}"}])
+            except EngineGone as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            return max(float(a["scatter_s"]) for a in answers)
+
+    async def resume(self) -> None:
+        """Make tokens again.  Idempotent."""
+        async with self._control:
+            await self._resume()
+            with suppress(EngineGone):
+                await self._core.ranks("skerry_settle")
+
+    async def read_back(self) -> Answer:
+        """Hash the weights through the map.  Raises EngineError if they are spread over ranks."""
+        async with self._control:
+            answers = await self._core.beside("read_back")
+            _raise(answers, EngineBroken)
+            if len(answers) > 1:
+                raise EngineError(f"{len(answers)} ranks hold parts: compare them with the mirror")
+            return answers[0]
+
+    async def compare(self, directory: Path) -> list[Answer]:
+        """Say of each rank which parameters differ from a checkpoint's bits."""
+        async with self._control:
+            answers = await self._core.beside("compare", str(directory))
+            _raise(answers, EngineBroken)
+            return answers
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Piece]:
+        """Yield tokens with their labels.  Raises RequestUnsupported or EngineError."""
+        if self._version is None:
+            raise EngineBroken(self._problem or "no version")
+        self._core.check(request)
+        return self._streams.run(request, self._salt)
+
+    def _salt(self) -> str:
+        """Return what keeps prefix caches of runs and versions apart."""
+        return f"skerry/{self._namespace}/{self._version}"
+
+    async def _name(self, version: int) -> None:
+        await self._core.label(str(version))
+        self._version, self._problem = version, None
+        await self._streams.restart()
+
+    async def _undo(self, version: int, answers: Sequence[Answer]) -> None:
+        """Put every rank back, and raise what that makes of the install."""
+        why = "; ".join(f"rank {i}: {a['error']}" for i, a in enumerate(answers) if not a["ok"])
+        undone = await self._core.ranks("skerry_undo", version)
+        stuck = [a for a in (*answers, *undone) if not a["ok"] and a.get("broken")]
+        if stuck:
+            self._lose(f"version {version}: {why}; then: {stuck[-1]['error']}")
+            with suppress(Exception):
+                await self._core.label(_NAMELESS)
+            raise EngineBroken(self._problem)
+        raise InstallFailed(f"version {version}: {why}")
+
+    def _lose(self, problem: str) -> None:
+        self._version, self._problem = None, problem
+
+    def _rent(self, lease_s: float) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+        self._lease = asyncio.create_task(self._expire(lease_s))
+
+    async def _expire(self, lease_s: float) -> None:
+        await asyncio.sleep(lease_s)
+        async with self._control:
+            if self._paused:
+                logger.warning("paused for %g s and nobody resumed: resuming", lease_s)
+                self._lease = None
+                await self._resume()
+
+    async def _resume(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        await self._core.resume()
+        self._paused = False
+
+
+def _raise(answers: Sequence[Answer], kind: type[EngineError]) -> None:
+    """Raise `kind`, or EngineBroken, if a rank refused."""
+    for rank, answer in enumerate(answers):
+        if not answer["ok"]:
+            broken = bool(answer.get("broken"))
+            raise (EngineBroken if broken else kind)(f"rank {rank}: {answer['error']}")
