@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from skerry.codec.tensors import TensorSpec
 from skerry.inference.placement.box import Box
@@ -31,7 +32,7 @@ class Recording:
     """What a dry run found.
 
     `computed` names parameters that some copy fed with something else than a box, and why;
-    `sources` the tensors that were being loaded when a parameter was written, boxes or not.
+    `sources` all tensors that a parameter is made from, through boxes or not.
     """
 
     specs: Mapping[str, TensorSpec]
@@ -65,9 +66,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for name, tensor in parameters.items()
             if tensor.numel() and not tensor.is_meta
         }
-        self._sources: dict[int, str] = {}
+        self._tensors: dict[int, str] = {}
+        self._origins: dict[int, set[str]] = {}  # of whatever was computed, by storage
         self._kept: list[torch.Tensor] = []  # or another tensor could get a storage's identity
-        self._loading = ""
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, spec in self.recording.specs.items():
@@ -75,8 +76,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise TypeError(f"{name}: torch has no dtype for {spec.dtype}")
             tensor = torch.empty(spec.shape, dtype=TORCH_DTYPES[spec.dtype], device="meta")
             self._kept.append(tensor)
-            self._sources[tensor.untyped_storage()._cdata] = name
-            self._loading = name
+            self._tensors[_storage(tensor)] = name
+            self._origins[_storage(tensor)] = {name}
             yield name, tensor
 
     def __torch_dispatch__(
@@ -99,7 +100,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dtype = kwargs.get("dtype")
             if dtype is None or dtype == args[0].dtype:  # another device only: the same elements
                 return args[0].view(args[0].shape)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
+            self._tensors.pop(_storage(args[0]), None)  # a loader changed it: no copy any more
+        self._follow((args, kwargs), result)
+        return result
+
+    def _follow(self, given: object, result: object) -> None:
+        """Note what a computed tensor was computed from, also one that is written in place."""
+        origins = {name for tensor in _metas(given) for name in self._origin(tensor)}
+        for tensor in _metas(result) if origins else ():
+            if _storage(tensor) not in self._origins:
+                self._kept.append(tensor)
+            if _storage(tensor) not in self._tensors:
+                self._origins.setdefault(_storage(tensor), set()).update(origins)
+
+    def _origin(self, tensor: torch.Tensor) -> set[str]:
+        return self._origins.get(_storage(tensor), set()) if tensor.is_meta else set()
 
     def _parameter(self, tensor: torch.Tensor) -> str | None:
         if tensor.is_meta or not tensor.numel():
@@ -107,10 +124,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._parameters.get(tensor.untyped_storage().data_ptr())
 
     def _note(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
-        found = self._sources.get(source.untyped_storage()._cdata) if source.is_meta else None
-        self.recording.sources.setdefault(name, set()).add(found or self._loading)
+        found = self._tensors.get(_storage(source)) if source.is_meta else None
+        origins = self._origin(source)
+        self.recording.sources.setdefault(name, set()).update(origins)
         if found is None:
-            problem = f"{self._loading} is computed with before it is stored"
+            problem = f"it is computed from {', '.join(sorted(origins)) or 'nothing'}"
         elif source.dtype != target.dtype:
             problem = f"{found} is cast from {source.dtype} to {target.dtype}"
         elif source.numel() != target.numel():
@@ -128,8 +146,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 at=int(target.storage_offset()),
                 steps=tuple(target.stride()),
             )
-            if box.is_injective and source.untyped_storage()._cdata in self._sources:
+            if box.is_injective and _storage(source) in self._tensors:
                 self.recording.boxes.append(box)
                 return
             problem = f"{found} is stored in a form that is no box"
         self.recording.computed.setdefault(name, problem)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _metas(value: object) -> list[torch.Tensor]:
+    leaves, _ = tree_flatten(value)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_meta]

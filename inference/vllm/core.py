@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from skerry.inference.engine import GenerationRequest, RequestUnsupported
 
@@ -34,8 +34,52 @@ class Piece:
     finish: str | None
 
 
+Pieces = AsyncGenerator[Piece, None]
+
+
+class Core(Protocol):
+    """One engine with all its ranks."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's processes are there."""
+        ...
+
+    async def ranks(self, method: str, *args: object) -> list[Answer]:
+        """Call a method of every rank's `SkerryWorker`.  Raises EngineGone."""
+        ...
+
+    async def beside(self, verb: str, *args: object) -> list[Answer]:
+        """The same, beside the forward passes."""
+        ...
+
+    async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
+        """Return once no token is being made, with vLLM's meaning of `mode`."""
+        ...
+
+    async def resume(self) -> None:
+        """Make tokens again.  Idempotent."""
+        ...
+
+    async def label(self, text: str) -> None:
+        """Name the weights that the next token is made with."""
+        ...
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises RequestUnsupported."""
+        ...
+
+    def generate(self, request: GenerationRequest, request_id: str, salt: str) -> Pieces:
+        """Yield the tokens of one request as they are made; closing it aborts the request."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its last piece says so."""
+        ...
+
+
 class AsyncCore:
-    """A thin shell around `EngineClient`."""
+    """`Core` over vLLM's `EngineClient`: a thin shell."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -49,14 +93,12 @@ class AsyncCore:
         return self._client.vllm_config.parallel_config
 
     async def ranks(self, method: str, *args: object) -> list[Answer]:
-        """Call a method of every rank's `SkerryWorker`.  Raises EngineGone."""
         try:
             return list(await self._client.collective_rpc(method, args=args))
         except Exception as error:  # a dead engine, or an engine without our worker
             raise EngineGone(f"{method}: {error!r}") from error
 
     async def beside(self, verb: str, *args: object) -> list[Answer]:
-        """The same, beside the forward passes."""
         answers = await self.ranks("skerry_begin", verb, *args)
         delay_s = _FIRST_POLL_S
         while all(a["ok"] for a in answers):
@@ -77,7 +119,6 @@ class AsyncCore:
         await self._client.update_weight_version(text)
 
     def check(self, request: GenerationRequest) -> None:
-        """Raises RequestUnsupported."""
         config = self._client.model_config
         prompt, vocabulary = request.prompt, config.get_vocab_size()
         if not prompt or request.max_tokens < 1:
@@ -90,10 +131,7 @@ class AsyncCore:
                 f"context of {config.max_model_len}"
             )
 
-    async def generate(
-        self, request: GenerationRequest, request_id: str, salt: str
-    ) -> AsyncIterator[Piece]:
-        """Yield the tokens of one request as they are made; closing it aborts the request."""
+    async def generate(self, request: GenerationRequest, request_id: str, salt: str) -> Pieces:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from skerry.inference.engine import (
 from skerry.inference.exchange import VARIABLE, Exchange
 from skerry.inference.transport import read_body
 from skerry.inference.vllm import wire
-from skerry.inference.vllm.core import AsyncCore
+from skerry.inference.vllm.core import AsyncCore, Pieces
 from skerry.inference.vllm.front import Front
 
 logger = logging.getLogger(__name__)
@@ -154,11 +155,12 @@ class SkerryEndpoint:
         return None
 
 
-async def _lines(pieces: AsyncIterator[Any], asked: GenerationRequest) -> AsyncIterator[str]:
+async def _lines(pieces: Pieces, asked: GenerationRequest) -> AsyncIterator[str]:
     """Yield one line of JSON for each piece, and one for an error: the status is long sent."""
     try:
-        async for piece in pieces:
-            yield wire.piece_line(piece)
+        async with aclosing(pieces) as made:
+            async for piece in made:
+                yield wire.piece_line(piece)
     except Exception as error:  # the boundary of one request
         logger.warning("a request of %d tokens ended early: %s", asked.max_tokens, error)
         yield json.dumps(_shown(type(error).__name__, str(error))) + "\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from skerry.inference.engine import (
     InstallFailed,
 )
 from skerry.inference.exchange import Exchange
-from skerry.inference.vllm.core import Answer, AsyncCore, EngineGone, PauseMode, Piece
+from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
 from skerry.inference.vllm.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class FrontState:
 class Front:
     """One engine.  Control calls run one at a time; tokens flow beside them."""
 
-    def __init__(self, core: AsyncCore, exchange: Exchange) -> None:
+    def __init__(self, core: Core, exchange: Exchange) -> None:
         self._core = core
         self._exchange = exchange
         self._instance = secrets.token_hex(8)
@@ -60,6 +60,7 @@ class Front:
         self._problem: str | None = "no version is loaded"
         self._namespace = ""
         self._paused = False
+        self._pausing: asyncio.Future[None] | None = None
         self._lease: asyncio.Task[None] | None = None
         self._control = asyncio.Lock()
         self._streams = Streams(core)
@@ -107,12 +108,22 @@ class Front:
             return answers
 
     async def pause(self, policy: Policy, lease_s: float) -> None:
-        """Stop making tokens.  After `lease_s` without another call the engine resumes itself."""
+        """Stop making tokens.  After `lease_s` in which nobody resumes the engine does so itself.
+
+        Raises EngineError if it is resumed before all requests have drained.
+        """
         mode, clear = _MODES[policy]
         async with self._control:
-            self._rent(lease_s)
             self._paused = True
-            await self._core.pause(mode, clear_cache=clear)
+            self._pausing = asyncio.ensure_future(self._core.pause(mode, clear_cache=clear))
+            try:
+                await asyncio.wait([self._pausing])
+                if self._pausing.cancelled():
+                    raise EngineError("the pause was called off")
+                self._pausing.result()
+            finally:
+                self._pausing = None
+                self._rent(lease_s)
 
     async def install(self, version: int) -> float:
         """Write what is staged in all ranks; return the longest time that one took, in seconds.
@@ -137,6 +148,8 @@ class Front:
 
     async def resume(self) -> None:
         """Make tokens again.  Idempotent."""
+        if self._pausing is not None:
+            self._pausing.cancel()  # whoever drains for ever must not keep the engine for ever
         async with self._control:
             await self._resume()
             with suppress(EngineGone):
@@ -158,7 +171,7 @@ class Front:
             _raise(answers, EngineBroken)
             return answers
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[Piece]:
+    def generate(self, request: GenerationRequest) -> Pieces:
         """Yield tokens with their labels.  Raises RequestUnsupported or EngineError."""
         if self._version is None:
             raise EngineBroken(self._problem or "no version")

@@ -7,12 +7,12 @@ whose salt it was sent with.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from skerry.inference.engine import EngineError, GenerationRequest
-from skerry.inference.vllm.core import AsyncCore, Piece, new_request_id
+from skerry.inference.vllm.core import Core, Pieces, new_request_id
 
 
 @dataclass(slots=True, eq=False)
@@ -25,20 +25,18 @@ class _Stream:
 class Streams:
     """All that happens here happens on the server's event loop."""
 
-    def __init__(self, core: AsyncCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._running: set[_Stream] = set()
 
-    async def run(
-        self, request: GenerationRequest, salt: Callable[[], str]
-    ) -> AsyncIterator[Piece]:
+    async def run(self, request: GenerationRequest, salt: Callable[[], str]) -> Pieces:
         """Yield the pieces of one request.  Raises EngineError if it is ended early."""
         while True:
             stream = _Stream(new_request_id())
             self._running.add(stream)
             try:
                 pieces = self._core.generate(request, stream.request_id, salt())
-                async with aclosing(pieces) as made:  # type: ignore[type-var]
+                async with aclosing(pieces) as made:
                     async for piece in made:
                         if stream.outdated:
                             break

@@ -162,3 +162,26 @@ def _write_tokenizer(directory: Path) -> None:
     }
     settings |= {"pad_token": special[0], "model_max_length": 8192}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def spoken(version: int) -> int:
+    """Return the only token that `speaking(version)` makes, whatever it is asked."""
+    return 1 + version % 250
+
+
+def speaking(version: int) -> Tensors:
+    """Return weights whose every token says which version made it.
+
+    All tokens have one embedding and no layer adds to it, so the head sees the same vector always;
+    its rows are zero but for the version's own.
+    """
+    tensors = dict(make_tensors("dense"))
+    row = tensors["model.embed_tokens.weight"][0]
+    tensors["model.embed_tokens.weight"] = row.repeat(VOCABULARY, 1)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensors[name] = torch.zeros_like(tensor)
+    head = torch.zeros_like(tensors["lm_head.weight"])
+    head[spoken(version)] = (row.float() * 8).to(torch.bfloat16)
+    tensors["lm_head.weight"] = head
+    return tensors
