@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from skerry.inference.engines.cpu import CpuEngine
-    from skerry.inference.engines.vllm import VllmConfig, VllmEngine
+    from skerry.inference.engines.vllm import VllmEngine
+    from skerry.inference.engines.vllm_config import VllmConfig
 
 __all__ = ["CpuEngine", "VllmConfig", "VllmEngine"]
 
 _HOMES = {
     "CpuEngine": ("cpu", "the built-in engine", "engine"),
-    "VllmConfig": ("vllm", "the adapter of vLLM", "vllm"),
+    "VllmConfig": ("vllm_config", "the adapter of vLLM", "vllm"),
     "VllmEngine": ("vllm", "the adapter of vLLM", "vllm"),
 }
 

@@ -10,9 +10,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 from tokenizers import Tokenizer
@@ -27,46 +26,17 @@ from skerry.inference.engine import (
     RequestUnsupported,
     WeightUpdate,
 )
+from skerry.inference.engines.vllm_config import VllmConfig
 from skerry.inference.exchange import Exchange
 from skerry.inference.vllm import wire
 
 logger = logging.getLogger(__name__)
-
-PausePolicy = Literal["keep", "recompute", "drain", "abort"]
 
 _ERRORS: Mapping[str, type[EngineError]] = {
     kind.__name__: kind for kind in (InstallFailed, EngineBroken, RequestUnsupported)
 }
 _MAX_LINE_BYTES = 1 << 20
 _MAX_ANSWER_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmConfig:
-    """Where the server is, and how its pauses go.
-
-    `policy` is what becomes of running requests at an install: `keep` goes on over the keys and
-    values that they have, `recompute` computes these anew with the new weights, `drain` waits until
-    they have ended, `abort` ends them.  A pause that nobody ends is over after `lease_s`.
-    `namespace` is put before the version in the salt of every prefix cache: give the runs that
-    share one (offloaded keys and values) different ones.  `state_s` is the time between two looks
-    at what the server serves.
-    """
-
-    url: str
-    directory: Path
-    policy: PausePolicy = "keep"
-    lease_s: float = 120.0
-    namespace: str = ""
-    state_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"expected the address of a server, found {self.url!r}")
-        if self.policy not in wire.POLICIES:
-            raise ValueError(f"expected one of {', '.join(wire.POLICIES)}, found {self.policy!r}")
-        if self.lease_s <= 0 or self.state_s <= 0:
-            raise ValueError("expected lease_s and state_s above 0")
 
 
 class VllmEngine:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.inference.engines import VllmConfig, VllmEngine
-from skerry.inference.engines.vllm import PausePolicy
+from skerry.inference.engines.vllm_config import PausePolicy
 from tests.inference.vllm.installed import environment
 
 _START_LIMIT_S = 600.0

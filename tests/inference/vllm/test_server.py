@@ -17,7 +17,7 @@ from skerry.inference import AdmissionGate, GenerationRequest, WeightUpdate, par
 from skerry.inference.accepted import AcceptedVersions
 from skerry.inference.engine import EngineError, GeneratedToken
 from skerry.inference.engines import VllmEngine
-from skerry.inference.engines.vllm import PausePolicy
+from skerry.inference.engines.vllm_config import PausePolicy
 from tests.inference.checkpoints import read_checkpoint, update_between
 from tests.inference.engine_contract import NEW, OLD, EngineContract, EngineWorld
 from tests.inference.vllm.checkpoints import make_tensors, nudged, speaking, spoken, write_model
