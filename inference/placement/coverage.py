@@ -6,21 +6,20 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from skerry.codec.tensors import TensorSpec
 from skerry.inference.placement.box import Box
 
 
-def uncovered(spec: TensorSpec, boxes: Iterable[Box]) -> int:
-    """Return how many words of a tensor are in none of `boxes`."""
+def uncovered(words: int, boxes: Iterable[Box]) -> int:
+    """Return how many of a tensor's `words` are in none of `boxes`."""
     boxes = list(boxes)
-    if any(box.words == spec.words for box in boxes):
+    if any(box.words == words for box in boxes):
         return 0
-    if _tile(boxes) == spec.words:
+    if _tile(boxes) == words:
         return 0
-    marks = torch.zeros(spec.words, dtype=torch.bool)
+    marks = torch.zeros(words, dtype=torch.bool)
     for box in boxes:
         torch.as_strided(marks, box.shape, box.strides, box.start).fill_(True)
-    return spec.words - int(torch.count_nonzero(marks))
+    return words - int(torch.count_nonzero(marks))
 
 
 def _tile(boxes: Sequence[Box]) -> int:

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import torch
 
+from skerry.codec.digest import Digest, leaf_digests, tensor_digest, version_digest
+from skerry.codec.tensors import TensorSpec
 from skerry.inference.engine import EngineBroken, InstallFailed, WeightUpdate
+from skerry.inference.placement.box import Box
 from skerry.inference.placement.checkpoint import MappedCheckpoint, difference
 from skerry.inference.placement.coverage import uncovered
 from skerry.inference.placement.placement import Placement
@@ -105,7 +108,7 @@ class Rank:
         staged = stage(self.placement, self._parameters(), update.changes, mirror)
         if self._alone:
             for change in update.changes:
-                missed = uncovered(change.spec, self.placement.boxes(change.spec.name))
+                missed = uncovered(change.spec.words, self.placement.boxes(change.spec.name))
                 anew = self.placement.module(change.spec.name)
                 if missed and not anew and change.spec.name not in staged.unread:
                     raise InstallFailed(
@@ -174,6 +177,25 @@ class Rank:
             raise EngineBroken("the weights are no version")
         return read_back(self.placement, self._parameters(), MappedCheckpoint.open(self._mirror))
 
+    def held(self) -> dict[str, list[Box]]:
+        """Return the boxes that this rank has of every tensor, also through derived modules."""
+        placement = self.placement
+        return {
+            name: [*placement.boxes(name), *([_whole(spec)] if placement.module(name) else [])]
+            for name, spec in placement.specs.items()
+        }
+
+    def mirror_digest(self) -> Digest:
+        """Hash the mirror that the weights were loaded from, or patched along with."""
+        if self._mirror is None:
+            raise EngineBroken("the weights are no version")
+        mirror = MappedCheckpoint.open(self._mirror)
+        digests = {
+            name: tensor_digest(name, s.dtype, s.shape, leaf_digests(mirror.data(name)))
+            for name, s in mirror.specs.items()
+        }
+        return version_digest(digests)
+
     @torch.inference_mode()
     def compare(self, directory: Path) -> dict[str, str]:
         """Return the parameters that do not hold the bits of a checkpoint, and why."""
@@ -187,3 +209,16 @@ class Rank:
         except Exception as error:  # the model may be without any parameters now
             self.version = None
             raise EngineBroken(f"modules could not be made anew: {error!r}") from error
+
+
+def _whole(spec: TensorSpec) -> Box:
+    """Return a box of all of a tensor, for modules that are made from it in ways unknown."""
+    return Box(
+        tensor=spec.name,
+        start=0,
+        strides=(1,),
+        shape=(spec.words,),
+        parameter="",
+        at=0,
+        steps=(1,),
+    )

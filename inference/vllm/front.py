@@ -22,6 +22,8 @@ from skerry.inference.engine import (
     InstallFailed,
 )
 from skerry.inference.exchange import Exchange
+from skerry.inference.placement.box import Box
+from skerry.inference.placement.coverage import uncovered
 from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
 from skerry.inference.vllm.streams import Streams
 
@@ -59,6 +61,8 @@ class Front:
         self._version: int | None = None
         self._problem: str | None = "no version is loaded"
         self._namespace = ""
+        self._ranks = 0
+        self._directory: Path | None = None
         self._paused = False
         self._pausing: asyncio.Future[None] | None = None
         self._lease: asyncio.Task[None] | None = None
@@ -88,7 +92,10 @@ class Front:
                 await self._core.pause("abort", clear_cache=True)
                 self._paused = True
                 answers = await self._core.ranks("skerry_load", str(directory), version)
+                self._ranks, self._directory = len(answers), directory
                 _raise(answers, EngineBroken)
+                if len(answers) > 1:
+                    await self._check_coverage()
                 await self._name(version)
             except (EngineGone, EngineBroken) as error:
                 self._lose(str(error))
@@ -156,13 +163,24 @@ class Front:
                 await self._core.ranks("skerry_settle")
 
     async def read_back(self) -> Answer:
-        """Hash the weights through the map.  Raises EngineError if they are spread over ranks."""
+        """Hash the weights through the map.
+
+        No rank of several has them whole: then each compares what it has with the mirror, bit by
+        bit, and the mirror is hashed.  Raises EngineBroken for ranks that hold anything else.
+        """
         async with self._control:
-            answers = await self._core.beside("read_back")
+            if self._ranks == 1:
+                answers = await self._core.beside("read_back")
+                _raise(answers, EngineBroken)
+                return answers[0]
+            answers = await self._core.beside("compare", str(self._directory))
             _raise(answers, EngineBroken)
-            if len(answers) > 1:
-                raise EngineError(f"{len(answers)} ranks hold parts: compare them with the mirror")
-            return answers[0]
+            for rank, answer in enumerate(answers):
+                for name, why in answer["different"].items():
+                    raise EngineBroken(f"rank {rank}: {name}: {why}")
+            answers = await self._core.beside("mirror_digest")
+            _raise(answers, EngineBroken)
+            return {"digest": answers[0]["digest"], "from_mirror": ()}
 
     async def compare(self, directory: Path) -> list[Answer]:
         """Say of each rank which parameters differ from a checkpoint's bits."""
@@ -186,6 +204,23 @@ class Front:
         await self._core.label(str(version))
         self._version, self._problem = version, None
         await self._streams.restart()
+
+    async def _check_coverage(self) -> None:
+        """Raise EngineBroken if a part of a tensor is in no rank, while another part is."""
+        answers = await self._core.ranks("skerry_held")
+        _raise(answers, EngineBroken)
+        for name, (words, _) in answers[0]["tensors"].items():
+            boxes = [
+                Box(tensor=name, start=start, strides=tuple(strides), shape=tuple(shape),
+                    parameter="", at=0, steps=tuple(strides))
+                for answer in answers
+                for start, strides, shape in answer["tensors"][name][1]
+            ]  # fmt: skip
+            missing = uncovered(words, boxes)
+            if missing and boxes:
+                raise EngineBroken(f"{name}: {missing} words are in no rank")
+            if missing:
+                logger.warning("nothing in any rank reads %s", name)
 
     async def _undo(self, version: int, answers: Sequence[Answer]) -> None:
         """Put every rank back, and raise what that makes of the install."""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
-_BESIDE = ("stage", "read_back", "compare")
+_BESIDE = ("stage", "read_back", "compare", "mirror_digest")
 
 
 class SkerryWorker:
@@ -88,6 +88,23 @@ class SkerryWorker:
 
     def skerry_read_back(self) -> Answer:
         return _answer(lambda: dataclasses.asdict(self._skerry().read_back()))
+
+    def skerry_held(self) -> Answer:
+        """Return, by tensor, its words, and (start, strides, shape) of the boxes of this rank."""
+
+        def held() -> Answer:
+            rank = self._skerry()
+            specs = rank.placement.specs
+            tensors = {
+                name: (specs[name].words, [(b.start, b.strides, b.shape) for b in boxes])
+                for name, boxes in rank.held().items()
+            }
+            return {"tensors": tensors}
+
+        return _answer(held)
+
+    def skerry_mirror_digest(self) -> Answer:
+        return _answer(lambda: {"digest": self._skerry().mirror_digest()})
 
     def skerry_compare(self, directory: str) -> Answer:
         return _answer(lambda: {"different": self._skerry().compare(Path(directory))})

@@ -115,6 +115,20 @@ def _run(rank: Rank, method: str, *args: object) -> Answer | None:
             return {"scatter_s": rank.install(version)}
         case "skerry_undo", (int() as version,):
             rank.undo(version)
+        case "skerry_held", ():
+            return {
+                "tensors": {
+                    name: (
+                        rank.placement.specs[name].words,
+                        [(box.start, box.strides, box.shape) for box in boxes],
+                    )
+                    for name, boxes in rank.held().items()
+                }
+            }
+        case "skerry_compare", (str() as directory,):
+            return {"different": rank.compare(Path(directory))}
+        case "skerry_mirror_digest", ():
+            return {"digest": rank.mirror_digest()}
         case "skerry_settle", ():
             rank.settle()
         case _:

@@ -15,8 +15,10 @@ from skerry.inference.engine import (
     InstallFailed,
 )
 from skerry.inference.exchange import Exchange
+from skerry.inference.placement.words import storage_words
 from skerry.inference.vllm.core import Answer
 from skerry.inference.vllm.front import Front, Policy
+from tests.inference.checkpoints import digest_of, read_checkpoint
 from tests.inference.placement.models import update, version_path
 from tests.inference.vllm.ranks import RanksCore, soon
 
@@ -202,5 +204,28 @@ def test_a_dead_engine_serves_nothing(tmp_path: Path) -> None:
         assert front.state().version is None
         with pytest.raises(EngineBroken, match="dead"):
             front.generate(GenerationRequest(prompt=(1,), max_tokens=1))
+
+    run(tmp_path, body)
+
+
+def test_ranks_that_hold_parts_are_read_back_together(tmp_path: Path) -> None:
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        expected = digest_of(read_checkpoint(version_path(tmp_path, 0)))
+        assert (await front.read_back())["digest"] == expected
+        words = storage_words(core.members[1]._parameters()["down.weight"])
+        words[0] ^= 1
+        with pytest.raises(EngineBroken, match=r"rank 1: down\.weight"):
+            await front.read_back()
+
+    run(tmp_path, body)
+
+
+def test_a_part_that_no_rank_holds_is_found_when_the_engine_loads(tmp_path: Path) -> None:
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        core.members.pop()
+        core.members.append(core.members[0])
+        with pytest.raises(EngineBroken, match=r"24 words are in no rank"):
+            await front.load(version_path(tmp_path, 0), 0, "")
+        assert (core.labelled, front.state().version) == ("unknown", None)
 
     run(tmp_path, body)

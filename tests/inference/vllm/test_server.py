@@ -6,7 +6,6 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,32 +19,16 @@ from skerry.inference.engines import VllmEngine
 from skerry.inference.engines.vllm_config import PausePolicy
 from tests.inference.checkpoints import read_checkpoint, update_between
 from tests.inference.engine_contract import NEW, OLD, EngineContract, EngineWorld
-from tests.inference.vllm.checkpoints import make_tensors, nudged, speaking, spoken, write_model
+from tests.inference.vllm.checkpoints import spoken
+from tests.inference.vllm.conftest import FIRST, INSTALLS
 from tests.inference.vllm.installed import require_vllm
-from tests.inference.vllm.server import Server, running
+from tests.inference.vllm.server import Server
 
 require_vllm()
 
 pytestmark = pytest.mark.timeout(1200)
 
-STREAMS, INSTALLS = 64, 10
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("vllm")
-    tensors = make_tensors("dense")
-    write_model(root / str(OLD), "dense", tensors)
-    write_model(root / str(NEW), "dense", nudged(tensors, 1))
-    for version in range(100, 100 + INSTALLS + 1):
-        write_model(root / str(version), "dense", speaking(version))
-    return root
-
-
-@pytest.fixture(scope="module")
-def server(places: Path) -> Iterator[Server]:
-    with running(places / str(OLD), places) as server:
-        yield server
+STREAMS = 64
 
 
 def update(places: Path, base: int, version: int) -> WeightUpdate:
@@ -92,7 +75,7 @@ def test_every_token_of_64_streams_is_labelled_with_the_weights_that_made_it(
     """Its token says which weights made it, the label only what the engine claims."""
     tally = asyncio.run(_stream_across_installs(server.engine(policy), places))
     assert [t for t in tally.tokens if t.token != spoken(t.version)] == []
-    assert {t.version for t in tally.tokens} == set(range(100, 100 + INSTALLS + 1))
+    assert {t.version for t in tally.tokens} == set(range(FIRST, FIRST + INSTALLS + 1))
     assert tally.outside == 0
     assert tally.whole > 0
     assert (tally.cut > 0) == (policy == "abort")  # otherwise no request is lost
@@ -102,12 +85,12 @@ def test_every_token_of_64_streams_is_labelled_with_the_weights_that_made_it(
 async def _stream_across_installs(engine: VllmEngine, places: Path) -> Tally:
     gate, tally, done = AdmissionGate({"vllm": engine}), Tally(), asyncio.Event()
     try:
-        await engine.load(places / "100", 100)
-        gate.set_served("vllm", 100)
+        await engine.load(places / str(FIRST), FIRST)
+        gate.set_served("vllm", FIRST)
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(_requests(number, gate, engine, tally, done))
-            for version in range(101, 101 + INSTALLS):
+            for version in range(FIRST + 1, FIRST + INSTALLS + 1):
                 await tally.more(4 * STREAMS)
                 change = update(places, version - 1, version)
                 await engine.stage(change)
