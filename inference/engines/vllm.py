@@ -49,6 +49,7 @@ class VllmEngine:
         self._looking: asyncio.Task[None] | None = None
         self._tokenizer: Tokenizer | None = None
         self._instance: str | None = None
+        self._serial = 0
         self._version: int | None = None
         self._staged: tuple[int, int, Digest] | None = None
 
@@ -194,11 +195,13 @@ class VllmEngine:
     def _note(self, answer: Mapping[str, Any]) -> None:
         if "instance" not in answer:
             return
-        instance, version = str(answer["instance"]), answer.get("version")
+        instance, serial = str(answer["instance"]), int(answer.get("serial") or 0)
+        if instance == self._instance and serial < self._serial:
+            return  # an answer that was overtaken by a later one
         if self._instance not in (None, instance):
             logger.warning("the engine was restarted")
             self._staged = None
-        self._instance = instance
+        self._instance, self._serial, version = instance, serial, answer.get("version")
         self._version = version if isinstance(version, int) else None
 
     def _tokens(self) -> Tokenizer:

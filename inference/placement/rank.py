@@ -20,7 +20,7 @@ from skerry.inference.engine import EngineBroken, InstallFailed, WeightUpdate
 from skerry.inference.placement.box import Box
 from skerry.inference.placement.checkpoint import MappedCheckpoint, difference
 from skerry.inference.placement.coverage import uncovered
-from skerry.inference.placement.placement import Placement
+from skerry.inference.placement.placement import Placement, module_of
 from skerry.inference.placement.readback import ReadBack, read_back
 from skerry.inference.placement.staged import Reload, Staged, stage
 
@@ -84,7 +84,7 @@ class Rank:
                 placement.put(
                     box, parameters, torch.as_strided(words, box.shape, box.strides, box.start)
                 )
-        modules = {name.rpartition(".")[0] for name in placement.derived}
+        modules = {module_of(name) for name in placement.derived}
         if modules:
             tensors = sorted(placement.sources(modules))
             self._reload([(name, checkpoint.copy(name)) for name in tensors])

@@ -17,7 +17,7 @@ from skerry.codec.tensors import TensorChanges
 from skerry.inference.engine import InstallFailed
 from skerry.inference.engines.scatter import Located, check_old, replace
 from skerry.inference.placement.checkpoint import MappedCheckpoint
-from skerry.inference.placement.placement import Placement, Tensors
+from skerry.inference.placement.placement import Placement, Tensors, module_of
 from skerry.inference.placement.words import TORCH_DTYPES, WORDS, storage_words
 
 Reload = Callable[[Sequence[tuple[str, torch.Tensor]]], None]
@@ -97,9 +97,7 @@ def stage(
         sources=sources,
         before=before,
         derived={
-            name: why
-            for name, why in placement.derived.items()
-            if name.rpartition(".")[0] in modules
+            name: why for name, why in placement.derived.items() if module_of(name) in modules
         },
         unread=tuple(unread),
     )

@@ -43,9 +43,13 @@ _NAMELESS = "unknown"  # the label of weights of which nothing is known
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontState:
-    """What the front knows at once, without asking a rank."""
+    """What the front knows at once, without asking a rank.
+
+    `serial` grows with every change in one `instance`: answers may overtake each other.
+    """
 
     instance: str
+    serial: int
     version: int | None
     paused: bool
     problem: str | None
@@ -60,6 +64,7 @@ class Front:
         self._instance = secrets.token_hex(8)
         self._version: int | None = None
         self._problem: str | None = "no version is loaded"
+        self._serial = 0
         self._namespace = ""
         self._ranks = 0
         self._directory: Path | None = None
@@ -74,6 +79,7 @@ class Front:
             self._lose("the engine is dead: restart it")
         return FrontState(
             instance=self._instance,
+            serial=self._serial,
             version=self._version,
             paused=self._paused,
             problem=self._problem,
@@ -202,7 +208,7 @@ class Front:
 
     async def _name(self, version: int) -> None:
         await self._core.label(str(version))
-        self._version, self._problem = version, None
+        self._set(version, None)
         await self._streams.restart()
 
     async def _check_coverage(self) -> None:
@@ -235,7 +241,12 @@ class Front:
         raise InstallFailed(f"version {version}: {why}")
 
     def _lose(self, problem: str) -> None:
-        self._version, self._problem = None, problem
+        self._set(None, problem)
+
+    def _set(self, version: int | None, problem: str | None) -> None:
+        if (version, problem) != (self._version, self._problem):
+            self._serial += 1
+        self._version, self._problem = version, problem
 
     def _rent(self, lease_s: float) -> None:
         if self._lease is not None:

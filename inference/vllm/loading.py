@@ -130,7 +130,10 @@ def _prove(model: torch.nn.Module, checkpoint: MappedCheckpoint | None) -> None:
     began = time.perf_counter()
     placement = placement_of(model)
     placement.permutations = cpu.permutations(model)
-    if checkpoint is not None:
+    if checkpoint is None:
+        problem = "the checkpoint was gone before it could be compared"
+        placement.derived = dict.fromkeys(placement.parameters, problem)
+    else:
         placement.prove(parameters_of(model), checkpoint, cpu.shadowed(model))
     logger.info("map proved %s seconds=%.3f", placement.kinds(), time.perf_counter() - began)
     for why in sorted(set(placement.derived.values())):
