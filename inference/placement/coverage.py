@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from skerry.inference.placement.box import Box
+
+# Of one rank: by tensor its words, and (start, strides, shape) of each box.
+Held = Mapping[str, tuple[int, Sequence[tuple[int, Sequence[int], Sequence[int]]]]]
 
 
 def uncovered(words: int, boxes: Iterable[Box]) -> int:
@@ -20,6 +23,29 @@ def uncovered(words: int, boxes: Iterable[Box]) -> int:
     for box in boxes:
         torch.as_strided(marks, box.shape, box.strides, box.start).fill_(True)
     return words - int(torch.count_nonzero(marks))
+
+
+def missing_of(ranks: Sequence[Held]) -> dict[str, tuple[int, int]]:
+    """Return, of tensors that are not whole in all ranks together, the missing words and all."""
+    missing = {}
+    for name, (words, _) in ranks[0].items():
+        boxes = [
+            Box(
+                tensor=name,
+                start=start,
+                strides=tuple(strides),
+                shape=tuple(shape),
+                parameter="",
+                at=0,
+                steps=tuple(strides),
+            )
+            for held in ranks
+            for start, strides, shape in held[name][1]
+        ]
+        lost = uncovered(words, boxes)
+        if lost:
+            missing[name] = lost, words
+    return missing
 
 
 def _tile(boxes: Sequence[Box]) -> int:

@@ -22,8 +22,7 @@ from skerry.inference.engine import (
     InstallFailed,
 )
 from skerry.inference.exchange import Exchange
-from skerry.inference.placement.box import Box
-from skerry.inference.placement.coverage import uncovered
+from skerry.inference.placement.coverage import missing_of
 from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
 from skerry.inference.vllm.streams import Streams
 
@@ -215,18 +214,10 @@ class Front:
         """Raise EngineBroken if a part of a tensor is in no rank, while another part is."""
         answers = await self._core.ranks("skerry_held")
         _raise(answers, EngineBroken)
-        for name, (words, _) in answers[0]["tensors"].items():
-            boxes = [
-                Box(tensor=name, start=start, strides=tuple(strides), shape=tuple(shape),
-                    parameter="", at=0, steps=tuple(strides))
-                for answer in answers
-                for start, strides, shape in answer["tensors"][name][1]
-            ]  # fmt: skip
-            missing = uncovered(words, boxes)
-            if missing and boxes:
+        for name, (missing, words) in missing_of([a["tensors"] for a in answers]).items():
+            if missing < words:
                 raise EngineBroken(f"{name}: {missing} words are in no rank")
-            if missing:
-                logger.warning("nothing in any rank reads %s", name)
+            logger.warning("nothing in any rank reads %s", name)
 
     async def _undo(self, version: int, answers: Sequence[Answer]) -> None:
         """Put every rank back, and raise what that makes of the install."""

@@ -53,7 +53,7 @@ def test_ten_live_versions_say_what_fresh_engines_say(
 
 @pytest.mark.parametrize(
     ("kind", "more", "derived"),
-    [("dense", {"SKERRY_VLLM_PACKED": "1"}, 13), ("moe-fp8", {}, 6)],
+    [("dense", {"SKERRY_VLLM_PACKED": "1"}, 14), ("moe-fp8", {}, 6)],
 )
 def test_modules_that_are_made_anew_say_what_fresh_engines_say(
     tmp_path: Path, kind: str, more: dict[str, str], derived: int
