@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -57,17 +58,19 @@ class Agent:
             chosen.bind(("127.0.0.1", 0))
             port = chosen.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(
-            [
-                sys.executable, "-m", "skerry", "agent", str(run.bulletin),
-                "--dir", str(run.root / "island"), "--port", str(port), "--poll", "0.1",
-                "--engine", "vllm", "--engine-url", server.url, "--engine-dir", server.exchange,
-                "--engine-policy", policy, "--audit-engine",
-            ],
-            env={**os.environ, "SKERRY_AGENT_ENGINE_LEASE_S": "2"},
-            stdout=subprocess.DEVNULL,
-            stderr=(run.root / "agent.log").open("ab"),
-        )  # fmt: skip
+        command = [
+            sys.executable, "-m", "skerry", "agent", str(run.bulletin),
+            "--dir", str(run.root / "island"), "--port", str(port), "--poll", "0.1",
+            "--engine", "vllm", "--engine-url", server.url, "--engine-dir", str(server.exchange),
+            "--engine-policy", policy, "--audit-engine",
+        ]  # fmt: skip
+        with (run.root / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, "SKERRY_AGENT_ENGINE_LEASE_S": "2"},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
 
 
 @asynccontextmanager
@@ -104,6 +107,12 @@ async def served(url: str, version: int) -> None:
     assert answer.tokens == (spoken(version),)
 
 
+async def last_install(url: str) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/status") as answer:
+        found: dict[str, Any] = (await answer.json())["agent"]["engines"]["vllm"]["last_install"]
+    return found
+
+
 async def switching(url: str, version: int) -> None:
     """Return while the island brings its engine to a version, or when it just has."""
     async with aiohttp.ClientSession() as session:
@@ -134,6 +143,8 @@ def test_no_request_is_lost_while_an_island_follows_a_run(server: Server, tmp_pa
                 for version in range(1, VERSIONS + 1):
                     await run.publish(version)
                     await served(agent.url, version)
+                    last = await last_install(agent.url)
+                    assert (last["kind"], last["version"]) == ("patch", version)
         finally:
             agent.process.send_signal(signal.SIGTERM)
             code = await asyncio.to_thread(agent.process.wait)
