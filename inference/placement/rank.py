@@ -116,7 +116,7 @@ class Rank:
                     )
         self._staged = (update, staged)
         self._installed = None
-        for name in staged.unread:
+        for name in staged.unread if self._alone else ():  # of several, another rank may
             logger.warning("version %d: nothing here reads %s", update.version, name)
         return StageReport(
             words=staged.words,

@@ -32,8 +32,8 @@ class Server:
 
 
 @contextmanager
-def running(directory: Path, root: Path, *more: str) -> Iterator[Server]:
-    """Serve `directory` until the body ends."""
+def running(directory: Path, root: Path, *more: str, **variables: str) -> Iterator[Server]:
+    """Serve `directory` until the body ends, with more arguments and environment variables."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
@@ -55,7 +55,7 @@ def running(directory: Path, root: Path, *more: str) -> Iterator[Server]:
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(SKERRY_ENGINE_DIR=str(server.exchange)),
+            env=environment(SKERRY_ENGINE_DIR=str(server.exchange), **variables),
         )
         try:
             _wait(process, server)
