@@ -18,8 +18,7 @@ from vllm.distributed.weight_transfer.base import (
 
 from skerry.inference.exchange import Exchange
 from skerry.inference.placement.rank import Rank
-from skerry.inference.vllm.loading import parameters_of, placement_of
-from skerry.inference.vllm.worker import reload_modules
+from skerry.inference.vllm.worker import rank_of
 
 
 @dataclass
@@ -49,13 +48,7 @@ class SkerryBackend(WeightTransferEngine[SkerryInit, SkerryUpdate]):  # type: ig
     _exchange: Exchange | None = None
 
     def init_transfer_engine(self, init_info: SkerryInit) -> None:
-        model = self.model
-        self._rank = Rank(
-            placement_of(model),
-            lambda: parameters_of(model),
-            lambda tensors: reload_modules(model, self.vllm_config, tensors),
-            alone=self.parallel_config.world_size == 1,
-        )
+        self._rank = rank_of(self.model, self.vllm_config)
         self._exchange = Exchange(Path(init_info.exchange))
         self._rank.load(Path(init_info.directory), init_info.version)
 

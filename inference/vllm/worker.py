@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
+_RANK = "_skerry_rank"
 _BESIDE = ("stage", "read_back", "compare", "mirror_digest")
 
 
@@ -34,7 +35,6 @@ class SkerryWorker:
     model_runner: Any  # of the worker
     model_config: Any
     vllm_config: Any
-    _skerry_rank: Rank
     _skerry_pool: ThreadPoolExecutor
     _skerry_work: Future[Answer]
 
@@ -110,16 +110,21 @@ class SkerryWorker:
         return _answer(lambda: {"different": self._skerry().compare(Path(directory))})
 
     def _skerry(self) -> Rank:
-        rank = getattr(self, "_skerry_rank", None)
-        if rank is None:
-            model = self.model_runner.get_model()
-            rank = self._skerry_rank = Rank(
-                placement_of(model),
-                lambda: parameters_of(model),
-                lambda tensors: reload_modules(model, self.vllm_config, tensors),
-                alone=self.vllm_config.parallel_config.world_size == 1,
-            )
-        return rank
+        return rank_of(self.model_runner.get_model(), self.vllm_config)
+
+
+def rank_of(model: Any, vllm_config: Any) -> Rank:
+    """Return what looks after the weights of `model`: one for all who ask.  Raises LookupError."""
+    rank = getattr(model, _RANK, None)
+    if not isinstance(rank, Rank):
+        rank = Rank(
+            placement_of(model),
+            lambda: parameters_of(model),
+            lambda tensors: reload_modules(model, vllm_config, tensors),
+            alone=vllm_config.parallel_config.world_size == 1,
+        )
+        setattr(model, _RANK, rank)
+    return rank
 
 
 def reload_modules(

@@ -31,6 +31,7 @@ class Found:
     digests: list[bool] = field(default_factory=list)
     from_mirror: int = 0
     undone: bool = False
+    four_phases: bool = False
 
 
 def main(kind: str, versions: int, root: Path) -> Found:
@@ -67,7 +68,23 @@ def main(kind: str, versions: int, root: Path) -> Found:
         found.changed.append(sum(a != b for a, b in zip(said, before, strict=True)))
         found.digests.append(back["digest"] == digest_of(new))
         found.from_mirror = len(back["from_mirror"])
+    found.four_phases = _four_phases(live, exchange, paths[-1], paths[0], versions)
     return found
+
+
+def _four_phases(live: Any, exchange: Exchange, newest: Path, oldest: Path, version: int) -> bool:
+    """Say whether vLLM's own weight-transfer protocol leads back to version 0's weights, too."""
+    old, new = read_checkpoint(newest), read_checkpoint(oldest)
+    change = update_between(version, old, version + 1, new)
+    init = {"exchange": str(exchange.root), "directory": str(newest), "version": version}
+    live.init_weight_transfer_engine({"init_info": init})
+    live.start_weight_update()
+    live.update_weights({"update_info": {"record": exchange.put(change)}})
+    live.finish_weight_update(str(version + 1))
+    if _call(live, "skerry_state")["version"] != version + 1:
+        return False
+    back = _call(live, "skerry_read_back")
+    return bool(live.get_weight_version() == str(version + 1) and back["digest"] == change.digest)
 
 
 def _engine(directory: Path) -> Any:

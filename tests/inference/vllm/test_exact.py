@@ -46,6 +46,7 @@ def test_ten_live_versions_say_what_fresh_engines_say(
     assert found["kinds"] == kinds
     assert found["equal"] == [found["requests"]] * 10
     assert found["digests"] == [True] * 10
+    assert found["four_phases"]
     assert found["from_mirror"] == 0  # every bit was read out of the engine
     assert found["undone"]
     assert min(found["changed"]) > 0  # or the versions could not be told apart
