@@ -101,7 +101,8 @@ class Front:
                 _raise(answers, EngineBroken)
                 if len(answers) > 1:
                     await self._check_coverage()
-                await self._name(version)
+                await self._core.label(str(version))
+                await self._named(version)
             except (EngineGone, EngineBroken) as error:
                 self._lose(str(error))
                 raise EngineBroken(str(error)) from error
@@ -150,9 +151,10 @@ class Front:
                 if not all(a["ok"] for a in answers):
                     await self._undo(version, answers)
                 try:
-                    await self._name(version)
+                    await self._core.label(str(version))
                 except Exception as error:  # an engine that cannot be labelled is not installed
                     await self._undo(version, [{"ok": False, "error": f"label: {error!r}"}])
+                await self._named(version)
             except EngineGone as error:
                 self._lose(str(error))
                 raise EngineBroken(str(error)) from error
@@ -205,10 +207,12 @@ class Front:
         """Return what keeps prefix caches of runs and versions apart."""
         return f"skerry/{self._namespace}/{self._version}"
 
-    async def _name(self, version: int) -> None:
-        await self._core.label(str(version))
+    async def _named(self, version: int) -> None:
         self._set(version, None)
-        await self._streams.restart()
+        try:
+            await self._streams.restart()
+        except Exception as error:  # they are outdated all the same, and notice at their next piece
+            logger.warning("requests without a token were not ended: %r", error)
 
     async def _check_coverage(self) -> None:
         """Raise EngineBroken if a part of a tensor is in no rank, while another part is."""
@@ -223,9 +227,15 @@ class Front:
         """Put every rank back, and raise what that makes of the install."""
         why = "; ".join(f"rank {i}: {a['error']}" for i, a in enumerate(answers) if not a["ok"])
         undone = await self._core.ranks("skerry_undo", version)
-        stuck = [a for a in (*answers, *undone) if not a["ok"] and a.get("broken")]
-        if stuck:
-            self._lose(f"version {version}: {why}; then: {stuck[-1]['error']}")
+        stuck = [a["error"] for a in (*answers, *undone) if not a["ok"] and a.get("broken")]
+        base = self._version
+        if base is not None and not stuck:
+            try:  # the label may have been taken although nobody said so
+                await self._core.label(str(base))
+            except Exception as error:  # then nobody knows what tokens will be labelled with
+                stuck = [f"label: {error!r}"]
+        if base is None or stuck:
+            self._lose(f"version {version}: {why}; then: {'; '.join(stuck)}")
             with suppress(Exception):
                 await self._core.label(_NAMELESS)
             raise EngineBroken(self._problem)

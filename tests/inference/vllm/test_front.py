@@ -94,13 +94,26 @@ def test_a_rank_whose_weights_are_unknown_takes_the_name_from_all(
     run(tmp_path, body)
 
 
-def test_what_cannot_be_labelled_is_not_installed(tmp_path: Path) -> None:
+def test_what_is_not_known_to_be_labelled_is_not_installed_and_the_old_label_is_put_back(
+    tmp_path: Path,
+) -> None:
     async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
-        core.unlabellable = True
+        core.lost_labels = 1
         await front.pause("keep", 60)
         with pytest.raises(InstallFailed, match="label"):
             await front.install(1)
         assert (versions(core), core.labelled, front.state().version) == ([0, 0], "0", 0)
+
+    run(tmp_path, body)
+
+
+def test_an_engine_that_cannot_be_labelled_at_all_serves_nothing(tmp_path: Path) -> None:
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        core.lost_labels = 2
+        await front.pause("keep", 60)
+        with pytest.raises(EngineBroken, match="label"):
+            await front.install(1)
+        assert (versions(core), core.labelled, front.state().version) == ([0, 0], "unknown", None)
 
     run(tmp_path, body)
 
