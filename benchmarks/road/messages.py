@@ -73,7 +73,7 @@ def child(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Ch
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)  # longer than a server is given to end
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -6,6 +6,7 @@ other.  Writing is all or nothing: whatever fails, the old bits go back.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from skerry.inference.models.checkpoint import DTYPE_NAMES
 
 Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]  # words, positions, bits
 
-_WORDS = {2: torch.int16, 4: torch.int32}
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,10 @@ class Located:
     def holds(self, bits: torch.Tensor) -> bool:
         """Say whether the words at the positions are `bits`."""
         return torch.equal(self.words[self.positions], bits)
+
+    def reversed(self) -> Located:
+        """Return what leads back."""
+        return dataclasses.replace(self, old=self.new, new=self.old)
 
 
 def locate(
@@ -60,9 +65,19 @@ def write(located: Sequence[Located], put: Write = put_words) -> None:
 
     Raises InstallFailed when the old bits are in place, EngineBroken when they are not.
     """
+    check_old(located)
+    replace(located, put)
+
+
+def check_old(located: Sequence[Located]) -> None:
+    """Raise InstallFailed unless every word that is to change has its old bits."""
     for changes in located:
         if not changes.holds(changes.old):
             raise InstallFailed(f"{changes.name}: the old bits are not the ones that were staged")
+
+
+def replace(located: Sequence[Located], put: Write = put_words) -> None:
+    """Write the new bits, as `write` does, for a caller that knows the old ones to be there."""
     try:
         for changes in located:
             put(changes.words, changes.positions, changes.new)

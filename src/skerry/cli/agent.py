@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from skerry.island_agent.settings import Settings
 
 
+class EnginePolicy(StrEnum):
+    """What becomes of requests that run in vLLM while it is switched."""
+
+    KEEP = "keep"
+    RECOMPUTE = "recompute"
+    DRAIN = "drain"
+    ABORT = "abort"
+
+
 class EngineKind(StrEnum):
     """What the agent serves with."""
 
     CPU = "cpu"
+    VLLM = "vllm"
     NONE = "none"
 
 
@@ -76,6 +86,33 @@ def agent(
     engine: Annotated[
         EngineKind | None,
         typer.Option(show_default="none", help="The engine to switch; none keeps the mirror only."),
+    ] = None,
+    engine_url: Annotated[
+        str | None,
+        typer.Option(
+            "--engine-url",
+            metavar="URL",
+            show_default=False,
+            help="With --engine vllm: the server, on this host.",
+        ),
+    ] = None,
+    engine_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--engine-dir",
+            metavar="DIR",
+            show_default=False,
+            help="With --engine vllm: the directory that the server has as SKERRY_ENGINE_DIR.",
+        ),
+    ] = None,
+    engine_policy: Annotated[
+        EnginePolicy | None,
+        typer.Option(
+            "--engine-policy",
+            show_default="keep",
+            help="With --engine vllm: what becomes of running requests at an install. They go on "
+            "over the context they have, or over one computed anew, are waited for, or are ended.",
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(show_default="127.0.0.1", help="The address to listen on.")
@@ -254,6 +291,9 @@ def agent(
         "bulletin": bulletin,
         "dir": directory,
         "engine": None if engine is None else engine.value,
+        "engine_url": engine_url,
+        "engine_dir": engine_dir,
+        "engine_policy": None if engine_policy is None else engine_policy.value,
         "host": host,
         "port": port,
         "island": island,
@@ -322,10 +362,11 @@ def _check(settings: Settings) -> PublicKey | None:
         raise settings.invalid("upstream", str(error)) from error
     settings.agent_config()
     settings.control_token()
+    settings.vllm_config()
     if settings["engine"] != "none" and settings.selection is not None:
         name = "shard" if settings["shard"] is not None else "tensors"
         engine = f"engine is from {settings.source('engine')}"
-        raise settings.invalid(name, f"the built-in engine needs every tensor; {engine}")
+        raise settings.invalid(name, f"this engine needs every tensor; {engine}")
     return pinned
 
 
@@ -369,6 +410,11 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
         from skerry.inference.engines import CpuEngine
 
         engines["cpu"] = CpuEngine()
+    vllm = settings.vllm_config()
+    if vllm is not None:
+        from skerry.inference.engines import VllmEngine
+
+        engines["vllm"] = VllmEngine(vllm)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     upstream, relay = settings.neighbours()
 
@@ -381,6 +427,8 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
             engines=engines,
         )
         ending = await serve(joined.agent, service, relay=joined.relay, watchers=joined.watchers)
+        if vllm is not None:
+            await engines["vllm"].close()
         problem = None
         if ending.paused:
             problem = CommandError(

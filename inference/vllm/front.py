@@ -1,0 +1,278 @@
+"""All ranks of one engine as one: stage, pause, install, resume, label.
+
+Laws: all ranks change, or none of them; the label moves after all have; whatever fails, and whoever
+goes away, the engine runs again, on one version or on none that has a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from skerry.inference.engine import (
+    EngineBroken,
+    EngineError,
+    GenerationRequest,
+    InstallFailed,
+)
+from skerry.inference.exchange import Exchange
+from skerry.inference.placement.coverage import missing_of
+from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
+from skerry.inference.vllm.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+Policy = Literal["keep", "recompute", "drain", "abort"]
+
+# What each policy is in vLLM's words, and whether running requests compute their context anew.
+_MODES: dict[Policy, tuple[PauseMode, bool]] = {
+    "keep": ("keep", False),
+    "recompute": ("keep", True),
+    "drain": ("wait", False),
+    "abort": ("abort", False),
+}
+_NAMELESS = "unknown"  # the label of weights of which nothing is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontState:
+    """What the front knows at once, without asking a rank.
+
+    `serial` grows with every change in one `instance`: answers may overtake each other.
+    """
+
+    instance: str
+    serial: int
+    version: int | None
+    paused: bool
+    problem: str | None
+
+
+class Front:
+    """One engine.  Control calls run one at a time; tokens flow beside them."""
+
+    def __init__(self, core: Core, exchange: Exchange) -> None:
+        self._core = core
+        self._exchange = exchange
+        self._instance = secrets.token_hex(8)
+        self._version: int | None = None
+        self._problem: str | None = "no version is loaded"
+        self._serial = 0
+        self._namespace = ""
+        self._ranks = 0
+        self._directory: Path | None = None
+        self._paused = False
+        self._pausing: asyncio.Future[None] | None = None
+        self._lease: asyncio.Task[None] | None = None
+        self._control = asyncio.Lock()
+        self._streams = Streams(core)
+
+    def state(self) -> FrontState:
+        if not self._core.alive:
+            self._lose("the engine is dead: restart it")
+        return FrontState(
+            instance=self._instance,
+            serial=self._serial,
+            version=self._version,
+            paused=self._paused,
+            problem=self._problem,
+        )
+
+    async def load(self, directory: Path, version: int, namespace: str) -> None:
+        """Bring all ranks to a checkpoint directory, and label it.  Raises EngineBroken.
+
+        Running requests end; those that have no token yet are run on the new version.
+        """
+        async with self._control:
+            self._lose(f"version {version} is being loaded")
+            self._namespace = namespace
+            try:
+                await self._core.label(_NAMELESS)
+                await self._core.pause("abort", clear_cache=True)
+                self._paused = True
+                answers = await self._core.ranks("skerry_load", str(directory), version)
+                self._ranks, self._directory = len(answers), directory
+                _raise(answers, EngineBroken)
+                if len(answers) > 1:
+                    await self._check_coverage()
+                await self._core.label(str(version))
+                await self._named(version)
+            except (EngineGone, EngineBroken) as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            finally:
+                await self._resume()
+
+    async def stage(self, name: str) -> list[Answer]:
+        """Have all ranks locate a record, while they make tokens.  Raises InstallFailed."""
+        async with self._control:
+            try:
+                answers = await self._core.beside("stage", str(self._exchange.root), name)
+            except EngineGone as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            _raise(answers, InstallFailed)
+            return answers
+
+    async def pause(self, policy: Policy, lease_s: float) -> None:
+        """Stop making tokens.  After `lease_s` in which nobody resumes the engine does so itself.
+
+        Raises EngineError if it is resumed before all requests have drained.
+        """
+        mode, clear = _MODES[policy]
+        async with self._control:
+            self._paused = True
+            self._pausing = asyncio.ensure_future(self._core.pause(mode, clear_cache=clear))
+            try:
+                await asyncio.wait([self._pausing])
+                if self._pausing.cancelled():
+                    raise EngineError("the pause was called off")
+                self._pausing.result()
+            finally:
+                self._pausing = None
+                self._rent(lease_s)
+
+    async def install(self, version: int) -> float:
+        """Write what is staged in all ranks; return the longest time that one took, in seconds.
+
+        Raises InstallFailed when all of them have the old bits, EngineBroken otherwise.
+        """
+        async with self._control:
+            if not self._paused:
+                raise InstallFailed("weights are only written between pause and resume")
+            try:
+                answers = await self._core.ranks("skerry_install", version)
+                if not all(a["ok"] for a in answers):
+                    await self._undo(version, answers)
+                try:
+                    await self._core.label(str(version))
+                except Exception as error:  # an engine that cannot be labelled is not installed
+                    await self._undo(version, [{"ok": False, "error": f"label: {error!r}"}])
+                await self._named(version)
+            except EngineGone as error:
+                self._lose(str(error))
+                raise EngineBroken(str(error)) from error
+            return max(float(a["scatter_s"]) for a in answers)
+
+    async def resume(self) -> None:
+        """Make tokens again.  Idempotent."""
+        if self._pausing is not None:
+            self._pausing.cancel()  # whoever drains for ever must not keep the engine for ever
+        async with self._control:
+            await self._resume()
+            with suppress(EngineGone):
+                await self._core.ranks("skerry_settle")
+
+    async def read_back(self) -> Answer:
+        """Hash the weights through the map.
+
+        No rank of several has them whole: then each compares what it has with the mirror, bit by
+        bit, and the mirror is hashed.  Raises EngineBroken for ranks that hold anything else.
+        """
+        async with self._control:
+            if self._ranks == 1:
+                answers = await self._core.beside("read_back")
+                _raise(answers, EngineBroken)
+                return answers[0]
+            answers = await self._core.beside("compare", str(self._directory))
+            _raise(answers, EngineBroken)
+            for rank, answer in enumerate(answers):
+                for name, why in answer["different"].items():
+                    raise EngineBroken(f"rank {rank}: {name}: {why}")
+            answers = await self._core.beside("mirror_digest")
+            _raise(answers, EngineBroken)
+            return {"digest": answers[0]["digest"], "from_mirror": ()}
+
+    async def compare(self, directory: Path) -> list[Answer]:
+        """Say of each rank which parameters differ from a checkpoint's bits."""
+        async with self._control:
+            answers = await self._core.beside("compare", str(directory))
+            _raise(answers, EngineBroken)
+            return answers
+
+    def generate(self, request: GenerationRequest) -> Pieces:
+        """Yield tokens with their labels.  Raises RequestUnsupported or EngineError."""
+        if self._version is None:
+            raise EngineBroken(self._problem or "no version")
+        self._core.check(request)
+        return self._streams.run(request, self._salt)
+
+    def _salt(self) -> str:
+        """Return what keeps prefix caches of runs and versions apart."""
+        return f"skerry/{self._namespace}/{self._version}"
+
+    async def _named(self, version: int) -> None:
+        self._set(version, None)
+        try:
+            await self._streams.restart()
+        except Exception as error:  # they are outdated all the same, and notice at their next piece
+            logger.warning("requests without a token were not ended: %r", error)
+
+    async def _check_coverage(self) -> None:
+        """Raise EngineBroken if a part of a tensor is in no rank, while another part is."""
+        answers = await self._core.ranks("skerry_held")
+        _raise(answers, EngineBroken)
+        for name, (missing, words) in missing_of([a["tensors"] for a in answers]).items():
+            if missing < words:
+                raise EngineBroken(f"{name}: {missing} words are in no rank")
+            logger.warning("nothing in any rank reads %s", name)
+
+    async def _undo(self, version: int, answers: Sequence[Answer]) -> None:
+        """Put every rank back, and raise what that makes of the install."""
+        why = "; ".join(f"rank {i}: {a['error']}" for i, a in enumerate(answers) if not a["ok"])
+        undone = await self._core.ranks("skerry_undo", version)
+        stuck = [a["error"] for a in (*answers, *undone) if not a["ok"] and a.get("broken")]
+        base = self._version
+        if base is not None and not stuck:
+            try:  # the label may have been taken although nobody said so
+                await self._core.label(str(base))
+            except Exception as error:  # then nobody knows what tokens will be labelled with
+                stuck = [f"label: {error!r}"]
+        if base is None or stuck:
+            self._lose(f"version {version}: {why}; then: {'; '.join(stuck)}")
+            with suppress(Exception):
+                await self._core.label(_NAMELESS)
+            raise EngineBroken(self._problem)
+        raise InstallFailed(f"version {version}: {why}")
+
+    def _lose(self, problem: str) -> None:
+        self._set(None, problem)
+
+    def _set(self, version: int | None, problem: str | None) -> None:
+        if (version, problem) != (self._version, self._problem):
+            self._serial += 1
+        self._version, self._problem = version, problem
+
+    def _rent(self, lease_s: float) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+        self._lease = asyncio.create_task(self._expire(lease_s))
+
+    async def _expire(self, lease_s: float) -> None:
+        await asyncio.sleep(lease_s)
+        async with self._control:
+            if self._paused:
+                logger.warning("paused for %g s and nobody resumed: resuming", lease_s)
+                self._lease = None
+                await self._resume()
+
+    async def _resume(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        await self._core.resume()
+        self._paused = False
+
+
+def _raise(answers: Sequence[Answer], kind: type[EngineError]) -> None:
+    """Raise `kind`, or EngineBroken, if a rank refused."""
+    for rank, answer in enumerate(answers):
+        if not answer["ok"]:
+            broken = bool(answer.get("broken"))
+            raise (EngineBroken if broken else kind)(f"rank {rank}: {answer['error']}")
