@@ -211,6 +211,10 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    return socket.create_server(
+    listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
+    # Accepted connections inherit it; asyncio sets it only where a socket names its protocol, and
+    # without it a small answer waits some 40 ms for the client's delayed acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
