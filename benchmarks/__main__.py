@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import typer
 
-from skerry.benchmarks import bench_codec, bench_gate, bench_log, bench_pause
+from skerry.benchmarks import (
+    bench_agent,
+    bench_behind,
+    bench_codec,
+    bench_gate,
+    bench_inspect,
+    bench_log,
+    bench_pause,
+    bench_relay,
+    bench_road,
+)
 
 app = typer.Typer(
     name="bench", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
+app.command("agent")(bench_agent.agent)
+app.command("behind")(bench_behind.behind)
 app.command("codec")(bench_codec.codec)
 app.command("gate")(bench_gate.gate)
 app.command("log")(bench_log.log)
+app.command("inspect")(bench_inspect.inspect)
+app.command("relay")(bench_relay.relay)
+app.command("road")(bench_road.road)
 app.command("pause")(bench_pause.pause)
 
 

@@ -7,6 +7,7 @@ BulletinError
 │   ├── ShortObject       not as many bytes as promised        the caller: fetch or upload again
 │   ├── ObjectTooLarge    more bytes than the stated limit     the operator: who wrote that?
 │   ├── ObjectChanged     replaced while it was being read     the caller: read it from the start
+│   ├── TooSlow           still not whole after a stated time  the caller: ask another store
 │   ├── Unanswered        nothing that settles it
 │   │   ├── OutcomeUnknown    a write may or may not have landed   the writer: repeat the same bytes
 │   │   └── StoreUnavailable  no answer, and nothing was changed   the caller: try again later
@@ -82,6 +83,10 @@ class ObjectTooLarge(StoreError):
 
 class ObjectChanged(StoreError):
     """Another object has taken its place while it was read: what came so far is of the old one."""
+
+
+class TooSlow(StoreError):
+    """An answer is still not whole after a stated time; the same request would take as long."""
 
 
 class Unanswered(StoreError):

@@ -19,7 +19,14 @@ from skerry.bulletin.errors import (
 )
 from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.patience import Patience
-from skerry.bulletin.records import RECORD_LIMIT_BYTES, FileRef, Full, ObjectRef, Record
+from skerry.bulletin.records import (
+    RECORD_LIMIT_BYTES,
+    Commit,
+    FileRef,
+    Full,
+    ObjectRef,
+    Record,
+)
 from skerry.bulletin.signing import PublicKey
 from skerry.bulletin.start import find_start
 from skerry.bulletin.state import LogState
@@ -78,8 +85,19 @@ class BulletinReader:
             raise ValueError("this reader keeps no records: open it with history=True")
         return tuple(self._history)
 
-    def refresh(self, progress: ReadProgress | None = None) -> tuple[Record, ...]:
+    def history_from(self, seq: int) -> Sequence[Record]:
+        """Return the records from slot `seq` on, as `history` does."""
+        if self._history is None:
+            raise ValueError("this reader keeps no records: open it with history=True")
+        return tuple(self._history[seq:])
+
+    def refresh(
+        self, progress: ReadProgress | None = None, *, one_version: bool = False
+    ) -> tuple[Record, ...]:
         """Read the log to its end; return the records that were read and are new.
+
+        With `one_version`, for who has followed the log to its end a moment ago, the first commit
+        counts as the end: seeing that there is nothing behind it costs a round trip.
 
         `progress` is told how many records and bytes the log has so far, and which slot the hint
         says is taken.  Raises StoreError, RecordInvalid, Tampered or LogTooLong.  Records before
@@ -99,6 +117,8 @@ class BulletinReader:
                 new.append(self._take(data))
                 if progress is not None:
                     progress(self.state.seq + 1, self.state.nbytes, known)
+                if one_version and isinstance(new[-1].body, Commit):
+                    break
         return tuple(new)
 
     def _start(self) -> int:

@@ -130,6 +130,18 @@ class Engine(Protocol):
         ...
 
 
+class MirrorReader(Engine, Protocol):
+    """An engine that reads the mirror while it installs a patch.
+
+    Others take a patch from its record, before the mirror is rewritten.
+    """
+
+    @property
+    def reads_mirror(self) -> bool:
+        """Whether it does so now."""
+        ...
+
+
 class PartialEngine(Engine, Protocol):
     """An engine that reads a part of each version: one rank of several, on a host of its own.
 

@@ -298,7 +298,8 @@ class Agent:
             if moved:
                 poll_s = self.config.poll_s
                 continue
-            await self._rest(poll_s)
+            waiting = self.gate.waiting > 0
+            await self._rest(min(self.config.eager_s, poll_s) if waiting else poll_s)
             eager = self._nudged.is_set() or self.gate.waiting > 0
             limit_s = self.config.watched_poll_s if self.state.watched else self.config.idle_poll_s
             poll_s = self.config.poll_s if eager else min(1.5 * poll_s, limit_s)

@@ -5,14 +5,14 @@ The directory can be left half built at any time: what lies in it counts only af
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from skerry.bulletin.records import Full
 from skerry.codec.digest import Digest
 from skerry.codec.errors import ResultMismatch
 from skerry.codec.layout import Layout
-from skerry.codec.weights import WeightsDigest, digest_weights
+from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.checkpoint import Checkpoint
 from skerry.island_agent.errors import ChainRefused
 from skerry.island_agent.fetch import Fetcher
@@ -24,22 +24,37 @@ from skerry.island_agent.plan import Route
 LayoutSource = Callable[[Digest], Layout]
 
 
+def drop_others(directory: Path, sizes: Mapping[str, int]) -> None:
+    """Remove every file that is none of these, by name and size: it only takes room."""
+    for name, size in tree_files(directory).items():
+        if sizes.get(name) != size:
+            remove(directory / name)
+
+
+def make_way(route: Route, directory: Path, fetcher: Fetcher) -> None:
+    """Drop from directory and spool what earlier routes left and this one has no use for.
+
+    Before anybody asks whether there is room: an agent's own leavings must not be in its way.  What
+    lies in `directory` stays for a route without a full version.  Raises SpoolFull or OSError.
+    """
+    full = None if route.anchor is None else route.anchor.full
+    fetcher.reserve(route.packs, keep=() if full is None else full.objects)
+    if full is not None:
+        drop_others(directory, {file.name: file.size for file in full.files})
+
+
 def download(
     route: Route, directory: Path, fetcher: Fetcher, layouts: LayoutSource, hook: Hook
 ) -> None:
     """Fetch the anchor's files into `directory` and the packs into the spool, resuming both.
 
-    Raises FetchError, ChainRefused (the full is not what its layout says), Stopped or OSError.
+    `make_way` comes first.  Raises FetchError, ChainRefused (the full is not what its layout says),
+    Stopped or OSError.
     """
     assert route.anchor is not None
     full = route.anchor.full
     check_files(full, layouts(route.anchor.held.layout))
-    fetcher.reserve(route.packs, keep=full.objects)
     directory.mkdir(parents=True, exist_ok=True)
-    expected = {file.name for file in full.files}
-    for name in tree_files(directory):
-        if name not in expected:
-            remove(directory / name)
     for file, ref in zip(full.files, full.objects, strict=True):
         fetcher.fetch_to(ref, directory / file.name)
         hook(FILE_FETCHED)
@@ -66,7 +81,7 @@ def build(
     if differences := checkpoint.differences():
         what = f"full version {route.anchor.held.version}"
         raise ResultMismatch(what=what, expected="its layout", found=differences[0])
-    weights = digest_weights(layout, checkpoint.read)
+    weights = checkpoint.hash_weights()
     check_result(weights, route.anchor.held)
     hook(FULL_VERIFIED)
     if not route.patches:

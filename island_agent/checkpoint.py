@@ -3,35 +3,37 @@
 Nothing outside the directory is ever read or written: links are refused, names come from a checked
 layout.  Shards are changed in place, word by word; side files by an atomic rename.
 
-Files are read through maps and written by calls: a disk that is full or broken answers a call with
-an error, but a map with SIGBUS.  Mapped pages count as this process's memory although the kernel
-may take them back, so they are let go now and then: an agent looks, and stays, as small as it is.
+Files are hashed and written by calls: a disk that is full or broken answers a call with an error,
+but a map with SIGBUS.  Only decoding reads through maps.  Mapped pages count as this process's
+memory although the kernel may take them back, so they are let go now and then: an agent looks, and
+stays, as small as it is.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from skerry.codec.digest import Bytes, Digest, digest_bytes
+from skerry.codec.digest import Bytes, Digest, digest_bytes, leaf_count
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, leaf_range
 from skerry.codec.tensors import Positions, TensorChanges, TensorSpec
 from skerry.codec.weights import WeightsDigest
 from skerry.island_agent.errors import MirrorDamaged
 from skerry.island_agent.files import (
-    digest_file,
     remove,
     sync_tree,
     tree_files,
     write_atomically,
 )
+from skerry.island_agent.hashing import UNREADABLE, Span, hash_spans
 from skerry.island_agent.selection import Part
 from skerry.publisher.replay import carried_file
 
@@ -66,30 +68,50 @@ class Checkpoint:
             self._read = spec.nbytes
         return self._shards[spec.file][spec.offset : spec.offset + spec.nbytes]
 
-    def hash_leaves(self, spec: TensorSpec, leaves: Iterable[int]) -> dict[int, Digest]:
-        """Hash leaves of one tensor as they lie in the file, by leaf number."""
-        data = self.read(spec)
-        return {i: digest_bytes(data[slice(*leaf_range(spec, i))]) for i in leaves}
+    def hash_leaves(
+        self, wanted: Sequence[tuple[TensorSpec, Sequence[int]]]
+    ) -> list[dict[int, Digest]]:
+        """Hash leaves of some tensors as they lie in the files, by leaf number.
+
+        A leaf that cannot be read is UNREADABLE.  Raises MirrorDamaged below a link, or OSError.
+        """
+        spans = [
+            Span(path, spec.offset + start, spec.offset + stop)
+            for spec, leaves in wanted
+            for path in [self._path(spec.file)]
+            for start, stop in [leaf_range(spec, leaf) for leaf in leaves]
+        ]
+        found = iter(hash_spans(spans))
+        return [{leaf: next(found) for leaf in leaves} for _, leaves in wanted]
+
+    def hash_weights(self) -> WeightsDigest:
+        """Hash all leaves of all tensors as they lie in the files."""
+        tensors = self.layout.tensors
+        found = self.hash_leaves([(spec, range(leaf_count(spec.nbytes))) for spec in tensors])
+        return WeightsDigest(
+            tensors=tensors, leaves=tuple(tuple(leaves.values()) for leaves in found)
+        )
 
     def write_words(self, changes: TensorChanges, *, backward: bool = False) -> None:
         """Put the new words (or the old ones) in place.  Idempotent.  Raises OSError."""
         spec, positions = changes.spec, changes.positions
         new = changes.old if backward else changes.new
-        words = spec.view(self.read(spec))
         with self._writing(spec.file) as fd:
             for start, stop in _runs(positions, spec):
-                first = int(positions[start])
-                run = words[first : int(positions[stop - 1]) + 1].copy()
-                run[positions[start:stop] - first] = new[start:stop]
-                _write_all(fd, run.view(np.uint8).data, spec.offset + first * spec.type.word)
+                first, last = int(positions[start]), int(positions[stop - 1])
+                run, at = new[start:stop], spec.offset + first * spec.type.word
+                if last - first >= run.size:  # words in between stay what they are
+                    data = _read_all(fd, (last + 1 - first) * spec.type.word, at)
+                    run = spec.view(np.frombuffer(data, np.uint8))
+                    run[positions[start:stop] - first] = new[start:stop]
+                _write_all(fd, np.ascontiguousarray(run).view(np.uint8).data, at)
 
     def write_headers(self, layout: Layout) -> None:
         """Put the header bytes of `layout`, which has the same structure, in place.  Idempotent."""
         for shard in layout.shards:
-            header = np.frombuffer(shard.header, np.uint8)
-            if not np.array_equal(self._shards[shard.name][: header.size], header):
+            if self.content(shard.name, 0, len(shard.header)) != shard.header:
                 with self._writing(shard.name) as fd:
-                    _write_all(fd, header.data, 0)
+                    _write_all(fd, memoryview(shard.header), 0)
 
     def write_side_files(self, contents: Mapping[str, bytes | None], *, scratch: Path) -> None:
         """Replace or remove (None) whole side files.  Idempotent.  Raises MirrorDamaged.
@@ -127,11 +149,7 @@ class Checkpoint:
             return stored.read(size if offset is not None else -1)
 
     def sync(self) -> None:
-        """Make every word and every name that was written durable.
-
-        fsync covers pages dirtied through a shared mapping and, unlike msync from Python, lets
-        other threads run.
-        """
+        """Make every word and every name that was written durable."""
         for shard in self.layout.shards:
             fd = os.open(self.directory / shard.name, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -148,11 +166,13 @@ class Checkpoint:
         found = compare_files(self.directory, self.layout)
         if found:
             return found
-        for shard in self.layout.shards:
-            if self._shards[shard.name][: len(shard.header)].tobytes() != shard.header:
+        heads = [Span(self._path(s.name), 0, len(s.header)) for s in self.layout.shards]
+        for shard, digest in zip(self.layout.shards, hash_spans(heads), strict=True):
+            if digest != digest_bytes(shard.header):
                 found.append(f"{shard.name}: header bytes differ")
-        for side in self.layout.side_files:
-            if digest_file(self.directory / side.name).digest() != side.digest:
+        sides = [Span(self._path(s.name), 0, s.size) for s in self.layout.side_files]
+        for side, digest in zip(self.layout.side_files, hash_spans(sides), strict=True):
+            if digest != side.digest:
                 found.append(f"{side.name}: content differs")
         return found
 
@@ -163,7 +183,7 @@ class Checkpoint:
 
     @contextmanager
     def _writing(self, file: str) -> Iterator[int]:
-        fd = os.open(self._path(file), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(self._path(file), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield fd
         finally:
@@ -202,6 +222,17 @@ def _runs(positions: Positions, spec: TensorSpec) -> Iterator[tuple[int, int]]:
     yield from pairwise(cuts.tolist())
 
 
+def _read_all(fd: int, size: int, offset: int) -> bytearray:
+    data = bytearray(size)
+    left = memoryview(data)
+    while left:
+        got = os.preadv(fd, [left], offset)
+        if not got:
+            raise OSError(errno.EIO, "the file ends before its size")
+        left, offset = left[got:], offset + got
+    return data
+
+
 def _write_all(fd: int, data: memoryview, offset: int) -> None:
     while data:
         done = os.pwrite(fd, data, offset)
@@ -231,16 +262,18 @@ def weight_differences(
 
     Returns one line per leaf that differs.
     """
-    lines = []
-    for spec, expected in zip(weights.tensors, weights.leaves, strict=True):
-        leaves = range(len(expected)) if part is None else part.of(spec)
-        found = checkpoint.hash_leaves(spec, leaves)
-        lines += [
-            f"{spec.file}: tensor {spec.name}: leaf {index} differs"
-            for index, leaf in found.items()
-            if leaf != expected[index]
-        ]
-    return lines
+    wanted = [
+        (spec, range(len(expected)) if part is None else part.of(spec))
+        for spec, expected in zip(weights.tensors, weights.leaves, strict=True)
+    ]
+    found = checkpoint.hash_leaves(wanted)
+    return [
+        f"{spec.file}: tensor {spec.name}: leaf {index} "
+        + ("cannot be read" if leaf == UNREADABLE else "differs")
+        for (spec, _), leaves, expected in zip(wanted, found, weights.leaves, strict=True)
+        for index, leaf in leaves.items()
+        if leaf != expected[index]
+    ]
 
 
 def changed_side_files(old: Layout, new: Layout, packs: Sequence[Pack]) -> dict[str, bytes | None]:

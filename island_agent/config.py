@@ -23,17 +23,18 @@ LEAST_MEMORY_BYTES = _THREAD_BYTES + _STREAM_BYTES
 class AgentConfig:
     """One agent.
 
-    The log is looked at every `poll_s`, up to `idle_poll_s` while nothing comes and no request
-    waits for a version, and up to `watched_poll_s` while a relay tells of new records.  A nudge
-    brings the next look forward, to `nudge_s` after the last one at the soonest.  A failed pass is
-    tried again after `retry_s`, up to `retry_limit_s`, doubling.  `drain_s` bounds how long an
-    engine waits for requests that do not accept the new version (None: for ever); an install or
-    load that takes an engine longer than `engine_limit_s` has failed (None: none does).
-    `verify_engines` hashes an engine's weights before its new version is advertised: it lengthens
-    the pause by one hash.  `audit_engines` hashes them right after instead, while it serves, and
-    takes an engine that holds other weights out of service.  `threads` decode patches, None: one
-    for each usable CPU.  `selection` mirrors a part of every version only; an engine's weights are
-    then no version's, so they cannot be held against its digest.
+    The log is looked at every `poll_s`, up to `idle_poll_s` while nothing comes, and up to
+    `watched_poll_s` while a relay tells of new records; every `eager_s`, if that is less, while a
+    request waits for a version.  A nudge brings the next look forward, to `nudge_s` after the last
+    one at the soonest.  A failed pass is tried again after `retry_s`, up to `retry_limit_s`,
+    doubling.  `drain_s` bounds how long an engine waits for requests that do not accept the new
+    version (None: for ever); an install or load that takes an engine longer than `engine_limit_s`
+    has failed (None: none does).  `verify_engines` hashes an engine's weights before its new
+    version is advertised: it lengthens the pause by one hash.  `audit_engines` hashes them right
+    after instead, while it serves, and takes an engine that holds other weights out of service.
+    `threads` decode patches, None: one for each usable CPU.  `selection` mirrors a part of every
+    version only; an engine's weights are then no version's, so they cannot be held against its
+    digest.
 
     The scrub hashes the mirror at `scrub_bytes_per_s`, 0: not at all, and begins anew at most every
     `scrub_pass_s`.  With `in_memory` everything of the island lies in RAM, below `/dev/shm`, and
@@ -51,6 +52,7 @@ class AgentConfig:
     poll_s: float = 0.5
     idle_poll_s: float = 8.0
     watched_poll_s: float = 60.0
+    eager_s: float = 0.1
     nudge_s: float = 0.5
     retry_s: float = 0.5
     retry_limit_s: float = 60.0
@@ -75,6 +77,8 @@ class AgentConfig:
         keys.island(self.island)
         if not 0 < self.poll_s <= self.idle_poll_s:
             raise ValueError(f"0 < poll_s <= idle_poll_s, found {self.poll_s}, {self.idle_poll_s}")
+        if self.eager_s <= 0:
+            raise ValueError(f"eager_s is above 0, found {self.eager_s}")
         if self.nudge_s < 0:
             raise ValueError(f"nudge_s is not negative, found {self.nudge_s}")
         if self.watched_poll_s < self.poll_s:

@@ -34,11 +34,12 @@ from skerry.codec.layout import Layout, Shard
 from skerry.codec.pack import Pack, PackFront, leaf_range
 from skerry.codec.tensors import TensorSpec
 from skerry.codec.weights import WeightsDigest
-from skerry.island_agent.assemble import check_files
+from skerry.island_agent.assemble import check_files, drop_others
 from skerry.island_agent.checkpoint import Checkpoint, weight_differences
 from skerry.island_agent.errors import LeavesUnknown, ObjectCorrupt
 from skerry.island_agent.fetch import Fetcher
-from skerry.island_agent.files import remove, sync_tree, tree_files
+from skerry.island_agent.fetch import threads as reading
+from skerry.island_agent.files import tree_files
 from skerry.island_agent.hooks import FILE_FETCHED, FULL_VERIFIED, Hook
 from skerry.island_agent.install import Leaves, check_result, mapped, write_in_place
 from skerry.island_agent.marker import Held
@@ -165,7 +166,7 @@ class Demand:
         """Have what is needed of every pack in the spool: files of their size, with holes."""
         part = self.part(layout)
         refs = {ref.digest: ref for step in steps for ref in step.packs}
-        with self._threads() as pool:
+        with reading(self._fetcher.parallel) as pool:
             fronts = pool.map(lambda ref: self._plan(ref, layout, part, spool), refs.values())
             plans = [(ref, *front) for ref, front in zip(refs.values(), fronts, strict=True)]
         done = self._fetcher.progress.job_bytes
@@ -175,7 +176,7 @@ class Demand:
             self._fetcher.check_room(largest.key, left)
             check_room(spool, "the part of the patches, downloaded,", left)
         self._on_total(done + left)
-        with self._threads() as pool:
+        with reading(self._fetcher.parallel) as pool:
             for future in [pool.submit(self._fill, *plan) for plan in plans]:
                 future.result()
 
@@ -211,9 +212,6 @@ class Demand:
             for spec, olds, news in zip(base.tensors, base.leaves, after.leaves, strict=True)
         }
         return part.outside(changed)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._fetcher.parallel, thread_name_prefix="skerry-fetch")
 
     def _plan(
         self, ref: ObjectRef, layout: Layout, part: Part, spool: Path
@@ -257,10 +255,7 @@ class Demand:
         whole = [full.ref(file) for file in full.files]
         self._fetcher.reserve([], keep=whole)
         directory.mkdir(parents=True, exist_ok=True)
-        expected = dict(layout.files())
-        for name, size in tree_files(directory).items():
-            if expected.get(name) != size:
-                remove(directory / name)
+        drop_others(directory, dict(layout.files()))
         try:
             leaves: WeightsDigest | None = stated_leaves(self._reader, held.version)
         except LeavesUnknown as error:
@@ -304,7 +299,6 @@ class Demand:
         hook(FULL_VERIFIED)
         if not route.patches:
             checkpoint.sync()
-            sync_tree(directory)
             return layout, leaves
         target_layout = self._reader.layout(route.target.layout)
         weights = write_in_place(
@@ -349,9 +343,10 @@ class Demand:
                 break
             total = sum(stop - start for _, start, stop in runs)
             if attempt == 0:  # what differs later on has its room already
-                check_room(directory, "the part of a full version, downloaded,", total)
+                needed = min(total, max(0, part.nbytes - _allocated(directory)))
+                check_room(directory, "the part of a full version, downloaded,", needed)
             self._on_total(self._fetcher.progress.job_bytes + total)
-            with self._threads() as pool:
+            with reading(self._fetcher.parallel) as pool:
                 for future in [
                     pool.submit(self._read_run, keys[run[0].file], directory, run) for run in runs
                 ]:
@@ -414,13 +409,17 @@ def _lay_out(path: Path, shard: Shard) -> None:
         file.truncate(shard.size)
 
 
+def _allocated(directory: Path) -> int:
+    """Return the room that files take, holes not counted: what lies there is written over."""
+    return sum((directory / name).lstat().st_blocks * 512 for name in tree_files(directory))
+
+
 def _missing(
     checkpoint: Checkpoint, part: Part, expected: Mapping[str, Sequence[Digest]]
 ) -> Iterator[Run]:
     """Yield what has to be read: leaves of the part that are not there, a few at a time."""
-    for spec in part.tensors:
-        held = part.of(spec)
-        found = checkpoint.hash_leaves(spec, held)
+    wanted = [(spec, part.of(spec)) for spec in part.tensors]
+    for (spec, held), found in zip(wanted, checkpoint.hash_leaves(wanted), strict=True):
         missing = [leaf for leaf in held if found[leaf] != expected[spec.name][leaf]]
         while missing:
             count = 1

@@ -21,6 +21,7 @@ IslandError
 │   ├── DiskFull           bytes needed and free are in the message    the operator: room
 │   └── DiskDenied         read-only, or no permission                 the operator: mount, modes
 ├── NoRoom                 a relay's cache cannot take an object       the operator: limit or disk
+├── Crowded                too many ask a relay at one time            nobody: they ask again
 ├── Unreferenced           no record read so far names the object      the agent: reads on
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
@@ -186,6 +187,12 @@ class NoRoom(IslandError):
         super().__init__(f"{name}: {needed} bytes needed, {free} free")
         self.needed = needed
         self.free = free
+
+
+class Crowded(IslandError):
+    """So many wait for a thread of the relay that no more are let in."""
+
+    acts = "nobody: a neighbour asks again, or reads past the relay"
 
 
 class Unreferenced(IslandError):

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import BinaryIO
 
 from skerry.bulletin.errors import StoreError
 from skerry.bulletin.records import FileRef, ObjectRef
@@ -28,6 +27,7 @@ from skerry.island_agent.room import writing
 
 logger = logging.getLogger(__name__)
 
+_MOST_DOUBLINGS = 64  # of a pause: more would not fit into a float
 _DIGEST_ATTEMPTS = 2  # a part kept from an earlier run may be damaged; a second whole read is not
 
 
@@ -103,7 +103,7 @@ class Fetcher:
     def fetch_all(self, refs: Iterable[ObjectRef]) -> None:
         """Have every object in the spool; small ones are read side by side."""
         distinct = {ref.digest: ref for ref in refs}
-        with _threads(self._config.parallel) as pool:
+        with threads(self._config.parallel) as pool:
             for future in [pool.submit(self.fetch, ref) for ref in distinct.values()]:
                 future.result()
 
@@ -112,12 +112,12 @@ class Fetcher:
         if holds(path, ref):
             self._count(ref.size, resumed=True)
             return
+        remove(path)  # another object of that name: it takes the room that this one needs
         part = self._spool / f"{ref.digest}.part"
         for attempt in range(1, _DIGEST_ATTEMPTS + 1):
             self._complete(ref, part)
             found = digest_file(part)
             if found.digest() == ref.digest:
-                remove(path)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 rename(part, path)
                 return
@@ -168,10 +168,8 @@ class Fetcher:
         """
         wanted = {ref.digest: ref for ref in refs}
         needed = sum(ref.size for ref in wanted.values())
-        if needed > self._config.spool_bytes:
-            largest = max(wanted.values(), key=lambda ref: ref.size)
-            limit = self._config.spool_bytes
-            raise SpoolFull(largest.key, f"{needed} bytes to spool, the limit is {limit}")
+        if wanted:
+            self.check_room(max(wanted.values(), key=lambda ref: ref.size).key, needed)
         kept = wanted.keys() | {ref.digest for ref in keep}
         for path in self._spool.iterdir():
             if path.name.removesuffix(".part") not in kept:
@@ -211,41 +209,10 @@ class Fetcher:
                 file.truncate(0)
                 start = 0
             self._count(start, resumed=True)
-            self._append(ref, file, start)
+            for piece in self.pieces(ref.key, start, ref.size):
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-
-    def _append(self, ref: ObjectRef, file: BinaryIO, position: int) -> None:
-        fruitless = 0
-        while position < ref.size:
-            if fruitless:
-                self._pause(fruitless)
-            self.check_stop()
-            start = position
-            problem: Exception | str = ""
-            stream = self._store.stream(ref.key, start, ref.size)
-            while position < ref.size and not problem:
-                try:
-                    piece = next(stream, b"")
-                except (StoreError, OSError) as error:
-                    problem = error
-                    break
-                if 0 < len(piece) <= ref.size - position:
-                    self._write(file, piece)
-                    position += len(piece)
-                    self.check_stop()
-                else:
-                    found = position + len(piece) - start
-                    problem = f"expected {ref.size - start} bytes, found {found}"
-            if problem:
-                fruitless = 1 if position > start else fruitless + 1
-                if fruitless >= self._config.attempts:
-                    rule = f"from byte {position} on, {self._config.attempts} attempts: {problem}"
-                    raise ObjectUnavailable(ref.key, rule)
-
-    def _write(self, file: BinaryIO, data: bytes) -> None:
-        file.write(data)
-        self._count(len(data), resumed=False)
 
     def _count(self, size: int, *, resumed: bool) -> None:
         with self._lock:
@@ -261,7 +228,8 @@ class Fetcher:
         with self._lock:
             self.progress.retries += 1
             share = self._random.uniform(0.5, 1.0)
-        delay_s = min(self._config.backoff_limit_s, self._config.backoff_s * 2.0 ** (attempt - 1))
+        doubled = self._config.backoff_s * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        delay_s = min(self._config.backoff_limit_s, doubled)
         self._stop.wait(delay_s * share)
 
 
@@ -273,7 +241,8 @@ def holds(path: Path, ref: ObjectRef | FileRef) -> bool:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+def threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Run reads side by side; one that fails ends those that have not begun."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="skerry-fetch")
     try:
         yield pool

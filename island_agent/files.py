@@ -15,7 +15,7 @@ from skerry.island_agent.room import writing
 TEMPORARY = ".new"  # how the names of files end that nothing refers to yet
 
 _BLOCK_BYTES = 1024 * 1024
-_SEAL_BYTES = 66
+SEAL_BYTES = 66
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int), linux/fs.h
 
 
@@ -116,7 +116,7 @@ def seal(content: bytes) -> bytes:
 
 def unseal(data: bytes, what: str) -> bytes:
     """Return what was sealed.  Raises FormatError if a byte differs."""
-    content = data[:-_SEAL_BYTES]
+    content = data[:-SEAL_BYTES]
     if seal(content) != data:
         raise FormatError(f"{what} does not match the digest at its end")
     return content

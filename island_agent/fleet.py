@@ -38,11 +38,11 @@ _INSTALL_ATTEMPTS = 2  # of an engine that says that its old weights are in plac
 class Trust:
     """What is known of the mirror's damage, and when each engine had loaded it last.
 
-    `hurry`: an engine that loaded the mirror holds other weights than it should.
+    `hurry`: the engines that loaded the mirror and hold other weights than they should.
     """
 
     problem: str | None = None
-    hurry: bool = False
+    hurry: set[str] = field(default_factory=set)
     loaded: dict[str, float] = field(default_factory=dict)
 
 
@@ -63,6 +63,7 @@ class Fleet:
     limit_s: float | None = None
     part: Callable[[], Part | None] = lambda: None  # what the mirror holds; None: all
     asleep: set[str] = field(default_factory=set)
+    ahead: dict[str, int] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     trust: Trust = field(default_factory=Trust)
 
@@ -105,6 +106,7 @@ class Fleet:
             if self.gate.view()[name].target is None and engine.version == held.version:
                 self.gate.set_served(name, held.version)
                 self.trust.loaded.pop(name, None)  # what it holds is good, whatever it read
+                self.trust.hurry.discard(name)
 
         await self._guard(name, f"hash of version {held.version}", hash_weights)
 
@@ -136,12 +138,17 @@ class Fleet:
         else:
             self.asleep.add(name)
 
-    async def update(self, update: WeightUpdate) -> float:
+    async def update(self, update: WeightUpdate, *, early: bool) -> float:
         """Install `update` on every engine that serves its base; return the longest pause, seconds.
 
-        Engines that do not serve its base are left to `load_behind`.
+        `early`: on those that take it before the mirror has it, otherwise on those that read the
+        mirror.  Engines that do not serve its base are left to `load_behind`.
         """
-        fit = [name for name, view in self.gate.view().items() if view.version == update.base]
+        fit = [
+            name
+            for name, view in self.gate.view().items()
+            if view.version == update.base and reads_mirror(self.engines[name]) is not early
+        ]
         pauses = await asyncio.gather(*(self._update(name, update) for name in fit))
         self.observe()
         return max(pauses, default=0.0)
@@ -160,8 +167,12 @@ class Fleet:
         return max(pauses, default=0.0)
 
     def behind(self, held: Held) -> list[str]:
-        """Name the engines that do not serve what the mirror holds."""
-        return [n for n, view in self.gate.view().items() if view.version != held.version]
+        """Name the engines that do not serve what the mirror holds, nor what it is to hold next."""
+        return [
+            name
+            for name, view in self.gate.view().items()
+            if view.version not in (held.version, self.ahead.get(name, held.version))
+        ]
 
     def disown(self) -> None:
         """Take the label from every engine that says itself that it makes tokens with another one.
@@ -210,6 +221,7 @@ class Fleet:
         for _ in range(_INSTALL_ATTEMPTS):
             pause_s = await self._guard(name, f"install of version {update.version}", switch)
             if pause_s is not None:
+                self.ahead[name] = update.version
                 self._installed(name, update.version, "patch", pause_s)
                 return pause_s
             if self.gate.view()[name].version != update.base:
@@ -224,9 +236,9 @@ class Fleet:
             async with asyncio.timeout(self.limit_s):
                 await engine.load(directory, held.version)
                 self.trust.loaded[name] = self.clock()
-                self.trust.hurry = True  # unless the engine holds what the mirror should
+                self.trust.hurry.add(name)  # unless the engine holds what the mirror should
                 await self._check(name, held.weights)
-                self.trust.hurry = False
+                self.trust.hurry.discard(name)
 
         async def switch() -> float:
             check_needs(name, engine, self.part())
@@ -248,6 +260,7 @@ class Fleet:
             version=version, kind=kind, pause_s=pause_s, at_unix_s=self.status.clock()
         )
         self.asleep.discard(name)
+        self.trust.hurry.discard(name)
 
     async def _check(self, name: str, expected: Digest) -> None:
         if not self.verify:
@@ -273,11 +286,17 @@ class Fleet:
             result = await work()
         except Exception as error:  # the boundary to foreign engines
             engine.fail(f"{doing}: {error!r}", self.status.clock())
-            self.status.fail(error, f"engine {name}: {doing}")
+            self.status.fail(error, f"engine {name}: {doing}", f"engine {name}")
             logger.warning("engine failed name=%s doing=%s error=%r", name, doing, error)
             return None
         engine.error = None
+        self.status.well(f"engine {name}")
         return result
+
+
+def reads_mirror(engine: Engine) -> bool:
+    """Say whether an engine reads the mirror while it installs a patch; see `MirrorReader`."""
+    return bool(getattr(engine, "reads_mirror", False))
 
 
 def check_needs(name: str, engine: Engine, part: Part | None) -> None:

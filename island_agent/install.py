@@ -176,7 +176,7 @@ def write_in_place(
     decoded = fold_changes(checkpoint.layout, packs, checkpoint.read, threads=threads)
     for changes in decoded:
         checkpoint.write_words(changes)
-        hashed = checkpoint.hash_leaves(changes.spec, changes.leaves)
+        (hashed,) = checkpoint.hash_leaves([(changes.spec, list(changes.leaves))])
         written[changes.spec.name] = {**written.get(changes.spec.name, {}), **hashed}
         hook(TENSOR_WRITTEN)
     result = weights.replace(written)
@@ -198,6 +198,7 @@ def check_result(result: WeightsDigest, target: Held) -> None:
 
 def hash_leaves(checkpoint: Checkpoint, journal: Journal) -> dict[str, dict[int, Digest]]:
     """Hash, from the directory, every leaf that the record touches."""
-    return {
-        spec.name: checkpoint.hash_leaves(spec, journal.leaves[spec.name]) for spec in journal.specs
-    }
+    found = checkpoint.hash_leaves(
+        [(spec, list(journal.leaves[spec.name])) for spec in journal.specs]
+    )
+    return {spec.name: leaves for spec, leaves in zip(journal.specs, found, strict=True)}

@@ -6,6 +6,7 @@ published version and the marker names it, or the marker says that nothing sound
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ class Mirror:
         self._checkpoint: Checkpoint | None = None
         self._weights: WeightsDigest | None = None
         self._unsettled = True
+        self._condemned = False  # in memory, but not yet in the marker
         self.damage: str | None = None
 
     @classmethod
@@ -70,8 +72,9 @@ class Mirror:
         part of every version.  Raises MirrorBusy, or SelectionRefused if another part lies there.
         """
         text = None if selection is None else str(selection)
+        count = thread_count(threads)
         state = State(Places(root, partial=selection is not None), text)
-        mirror = cls(state, hook, thread_count(threads), selection)
+        mirror = cls(state, hook, count, selection)
         try:
             mirror._check_part(text)
             mirror.settle()
@@ -107,6 +110,11 @@ class Mirror:
         return None if self.held is None else self.held.version
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was begun is half done: the bytes are those of `held`."""
+        return not self._unsettled
+
+    @property
     def part(self) -> Part | None:
         """What is held of the version; None: all of it, or nothing."""
         return self._part
@@ -138,28 +146,50 @@ class Mirror:
 
         Cheap when there is nothing to finish.
         """
+        if self._condemned:
+            self._write_condemned()
         if not self._unsettled:
-            return
-        swap.finish_swap(self._state, hook=self._hook)
+            if not self.places.install_record.exists():
+                return
+            self._unsettled = True  # until the record could be read
+            if self._is_done():
+                self._unsettled = False
+                self.acknowledge()
+                return
+        suspect = swap.finish_swap(self._state, hook=self._hook)
         try:
             self._load()
-            self._finish_repair()
-            suspect = self._finish_install()
+            suspect |= self._finish_repair()
+            suspect |= self._finish_install()
             self._remove_strays()
-        except MirrorDamaged as error:
+        except (MirrorDamaged, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EIO:
+                raise  # a full disk, or a read-only one: that may change
             self.condemn(str(error))
             suspect = False
         if suspect and self.held is not None:
             self.check()
-        self.acknowledge()  # only now: until here a crash must find the record again
+        for record in (self.places.swap_intent, self.places.repair_record):
+            remove(record)  # only now: until here a crash must find what made the mirror suspect
+        self.acknowledge()
         self._unsettled = False
+
+    def _is_done(self) -> bool:
+        """Say whether the record is about what is held: a failure kept it from going."""
+        try:
+            journal = Journal.open(self.places.install_record, self.layout())
+        except (JournalInvalid, MirrorDamaged):
+            return False
+        return journal.run == self.run and journal.target == self.held
 
     def check(self) -> list[str]:
         """Compare every byte with what the marker names; condemn the mirror if any differs.
 
-        Returns one line per file or tensor that differs.
+        Files that do not belong there are removed first.  Returns one line per file or tensor that
+        differs.
         """
         checkpoint, weights = self._open_parts()
+        self._remove_strays()
         found = checkpoint.differences() or weight_differences(checkpoint, weights, self._part)
         if found:
             self.condemn("; ".join(found[:8]))
@@ -173,12 +203,18 @@ class Mirror:
         """
         self.damage = reason
         logger.error("mirror condemned version=%s reason=%s", self.version, reason)
-        self._checkpoint = self._weights = None
+        self._checkpoint = self._weights = self._part = None
         if self._marker is not None:
-            self._marker = Marker(run=self._marker.run, held=None)  # even if it cannot be written
+            self._marker = Marker(run=self._marker.run, held=None)
+        self._condemned = True  # even if that cannot be written yet
+        self._write_condemned()
+
+    def _write_condemned(self) -> None:
+        if self._marker is not None:
             self._state.set_marker(self._marker)
         remove(self.places.repair_record)
         self.acknowledge()
+        self._condemned = False
 
     def stage(
         self,
@@ -238,6 +274,17 @@ class Mirror:
             return None
         assert self.held is not None
         return self.held, self._checkpoint.layout, self._weights, self._part
+
+    def restore_state(self) -> list[str]:
+        """Write marker, layout and leaf digests anew where they do not say what is held.
+
+        Returns the names of those that did not.  Raises OSError.
+        """
+        if self._unsettled or self._condemned or self.places.install_record.exists():
+            return []
+        if self._marker is None or self._checkpoint is None or self._weights is None:
+            return []
+        return self._state.restore(self._marker, self._checkpoint.layout, self._weights)
 
     def swap_in(self, target: Held, layout: Layout, weights: WeightsDigest) -> None:
         """Put the assembled directory `places.incoming` in the mirror's place."""
@@ -306,20 +353,22 @@ class Mirror:
             )
 
     def _writable(self) -> Checkpoint:
-        """Map the mirror for writing: for as long as that takes, and no longer."""
+        """Return the mirror's files to write to.  Raises MirrorDamaged or OSError."""
         return Checkpoint(self.places.mirror, self._open_parts()[0].layout, writable=True)
 
-    def _finish_repair(self) -> None:
-        """Do a durable repair, if there is one about what is held.  Raises MirrorDamaged."""
+    def _finish_repair(self) -> bool:
+        """Do a durable repair, if there is one about what is held.  Raises MirrorDamaged.
+
+        Says whether the mirror needs a look, because a record cannot be read, which stays.
+        """
         record = self.places.repair_record
         try:
             repair = Repair.from_bytes(record.read_bytes())
         except FileNotFoundError:
-            return
+            return False
         except FormatError as error:
             logger.warning("repair discarded: %s", error)
-            remove(record)
-            return
+            return True
         marker, checkpoint = self._marker, self._checkpoint
         if marker is not None and checkpoint is not None:
             if (marker.run, marker.held) == (repair.run, repair.held):
@@ -336,6 +385,7 @@ class Mirror:
             self._set_marker(marker)  # anew, before the record goes: readers must notice
         remove(record)
         self._hook("repair-acknowledged")
+        return False
 
     def _finish_install(self) -> bool:
         """Redo a durable record that is about what is held; say whether the mirror needs a look."""

@@ -49,7 +49,8 @@ def join(
 ) -> Joined:
     """Put an agent together that follows the run at `bulletin`.
 
-    Raises UnsupportedStore, or DiskError where a relay cannot keep anything.
+    Raises UnsupportedStore, DiskError where a relay cannot keep anything, or MirrorBusy where
+    another one does.
     """
     store = road = open_relayed(bulletin, neighbours.upstream, pinned=pinned_key is not None)
     relay = None
@@ -58,12 +59,19 @@ def join(
         with writing(directory, "the relay's cache"):
             relay = Relay(road, directory, neighbours.relay, pinned_key=pinned_key)
         store = RelayStore(relay)
+
+    def doubt() -> None:
+        if isinstance(road, Relayed):
+            road.distrust()
+        if relay is not None:
+            relay.slots.doubt()
+
     agent = Agent(
         config,
         BulletinReader(store, pinned_key=pinned_key),
         engines=engines,
         on_records=_nothing if relay is None else relay.learned,
-        on_doubt=road.distrust if isinstance(road, Relayed) else _nothing,
+        on_doubt=doubt,
     )
     if relay is not None:
         relay.news = agent.nudge

@@ -5,6 +5,7 @@ A piece is a `Part` here; `selection.Part` is what a partial mirror holds of a v
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,15 @@ def take(parts: Sequence[Part], first: int, most_bytes: int) -> Sequence[Part]:
         taken.append(part)
         total += part.nbytes
     return taken
+
+
+def is_damage(error: OSError) -> bool:
+    """Say whether an error means that the bytes of a file are lost, or something else lies there.
+
+    A process that ran out of descriptors or memory has not looked.
+    """
+    changed = FileNotFoundError | NotADirectoryError | IsADirectoryError  # what a wrong size is too
+    return isinstance(error, changed) or error.errno in (errno.EIO, errno.ELOOP)
 
 
 def digest_part(directory: Path, part: Part, gone_on: Callable[[], bool]) -> Digest | None:

@@ -18,7 +18,7 @@ from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Digest
 from skerry.codec.errors import FormatError
-from skerry.codec.weights import WeightsDigest, digest_weights
+from skerry.codec.weights import WeightsDigest
 from skerry.island_agent import assemble, plan
 from skerry.island_agent.checkpoint import Checkpoint, compare_files, weight_differences
 from skerry.island_agent.demand import stated_leaves
@@ -69,14 +69,15 @@ def pull(
     """Make `target` be `version` (default: the newest), byte for byte; return what it then is.
 
     A directory that is already identical is left alone.  `progress` is told bytes done and in all;
-    `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there),
-    MirrorBusy (another pull is at work), VersionCollected (`version` was, meanwhile), FetchError,
-    and what the log or the packs are refused for.
+    `threads` decode, None: one for each usable CPU.  Raises PullRefused (anything else lies there,
+    or it is a mount point), MirrorBusy (another pull is at work), VersionCollected (`version` was,
+    meanwhile), FetchError, and what the log or the packs are refused for.
     """
     reader.refresh()
     commit = _commit(reader, version)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise PullRefused(f"{target}: expected a directory or nothing")
+    target = target.resolve()  # "." has no name that could be given to another directory
     if target.is_dir() and any(target.iterdir()):
         report = verify_directory(reader, target, commit.version)
         if not report.identical:
@@ -84,6 +85,8 @@ def pull(
                 f"{target}: not empty and not version {commit.version}: {report.differences[0]}"
             )
         return _held(commit)
+    if os.path.ismount(target):
+        raise PullRefused(f"{target}: a mount point cannot be replaced, name a directory below it")
     with _workplace(target) as work:
         while True:
             route = plan.route(reader.state, have=None, want=commit.version)
@@ -119,6 +122,7 @@ def _rebuild(
             progress(done, route.nbytes)
 
     fetcher = Fetcher(reader.store, spool, config, on_bytes=tell)
+    assemble.make_way(route, tree, fetcher)
     assemble.download(route, tree, fetcher, reader.layout, no_hook)
     assemble.build(
         route,
@@ -160,11 +164,12 @@ def verify_directory(
         return _report(commit, found, lines)
     if selection is not None:
         leaves, part = stated_leaves(reader, commit.version), selection.resolve(layout)
-        here = {spec.name: checkpoint.hash_leaves(spec, part.of(spec)) for spec in part.tensors}
+        hashed = checkpoint.hash_leaves([(spec, part.of(spec)) for spec in part.tensors])
+        here = {spec.name: found for spec, found in zip(part.tensors, hashed, strict=True)}
         found = leaves.replace(here).version()
         lines = checkpoint.differences() or weight_differences(checkpoint, leaves, part)
     else:
-        weights = digest_weights(layout, checkpoint.read)
+        weights = checkpoint.hash_weights()
         found = weights.version()
         lines = checkpoint.differences()
         if found != commit.result:
@@ -215,7 +220,7 @@ def _rebuilt_leaves(reader: BulletinReader, commit: Commit, scratch: Path) -> Le
     pull(reader, rebuilt, commit.version)
     try:
         layout = reader.layout(commit.layout)
-        weights = digest_weights(layout, Checkpoint(rebuilt, layout).read)
+        weights = Checkpoint(rebuilt, layout).hash_weights()
     finally:
         remove(rebuilt)
     return {

@@ -43,7 +43,7 @@ from skerry.island_agent.install import load_packs
 from skerry.island_agent.journal import Journal
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Route, Target
-from skerry.island_agent.room import check_room, disk_error
+from skerry.island_agent.room import check_room, disk_error, is_full
 from skerry.island_agent.status import InstallReport, IslandStatus
 from skerry.island_agent.stopwatch import StopWatch, describe
 
@@ -54,7 +54,17 @@ T = TypeVar("T")
 
 OnRecords = Callable[[LogState, tuple[Record, ...]], None]
 
+_ENGINES_FIRST_S = 1.0  # how long the mirror waits for engines
 _PATIENCE = 3  # failures on the road before a route over a full version is tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An install under way: its route, the version before it, and what had been read by then."""
+
+    route: Route
+    base: int | None
+    bytes_read: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +82,10 @@ class Reconciler:
     demand: Demand | None = None  # reads a part only
     on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
+    _begun: _Begun | None = None  # an install that has not ended well so far
+    _left: bool = True  # downloads may lie about
     _busy: int = 0
+    _in_step: bool = False  # the last look went to the end of the log
     _told: int = -1  # the slot of the log that the gate knows of
     _distrust: int = 0  # grows with each failure of a route by patches; _PATIENCE: try another
     _refused: list[frozenset[Digest]] = field(default_factory=list)  # packs that fail together
@@ -90,19 +103,26 @@ class Reconciler:
             raise disk_error(error, where, f"{self.status.phase}: the island") from error
 
     async def _step(self) -> bool:
-        await self._do(self.mirror.settle)
+        before = self.mirror.held
+        await self._settle()
         await self.fleet.wake_rest()
-        loaded = await self._load_engines()
+        moved = await self._load_engines() or self.mirror.held != before
         await self._observe_log()
         held = self.mirror.held
         want = plan.choose(self.reader.state, self.target, held)
         self.status.wanted = want
         if want is None or (held is not None and want == held.version):
+            self.fleet.ahead.clear()  # whoever is not at what is wanted loads it
             self.status.phase = "idle"
-            self.status.last_error = self.status.last_error if self._ailing() else None
-            return loaded
+            if held is not None and self._left:
+                await self._do(self._acknowledge)
+                self._left = False
+            self.status.well()
+            return moved
         route = self._route(want)
         self.status.reading = route.legs
+        self._begun = _Begun(route, self.mirror.version, self.fetcher.progress.bytes_read)
+        self._left = True
         try:
             with self._occupied():
                 await self._install(route)
@@ -118,12 +138,47 @@ class Reconciler:
         except (CodecError, ObjectCorrupt, MirrorDamaged, LeavesUnknown) as error:
             await self._learn(route, error)
             raise
+        except OSError as error:
+            if route.anchor is None and is_full(error):
+                # Of a full version that was interrupted: kept only as long as there is room.
+                await self._do(remove, self.mirror.places.incoming)
+            raise
         finally:
             self.status.reading = ()
+        self._begun, self._left = None, False
         self._distrust = 0
         self._refused.clear()
-        self.status.last_error = self.status.last_error if self._ailing() else None
+        self.status.well()
         return True
+
+    async def _settle(self) -> None:
+        """Have the mirror finish what failed half way, and count an install that it finished."""
+        try:
+            await self._do(self.mirror.settle)
+        except OSError:
+            if self.mirror.is_settled:  # only words about it could not be written
+                await self._load_engines()
+            raise
+        begun, self._begun = self._begun, None
+        held = self.mirror.held
+        if begun is None or held is None or held != begun.route.target:
+            return
+        full = begun.route.anchor is not None
+        report = InstallReport(
+            version=held.version,
+            base=begun.base,
+            steps=len(begun.route.patches) + full,
+            full=full,
+            digest=held.weights,
+            nbytes=self.fetcher.progress.bytes_read - begun.bytes_read,
+            changed=None,
+            pause_s=0.0,
+            at_unix_s=self.status.clock(),
+            phases=self.watch.phases(),
+            **self.watch.seconds(),
+        )
+        self.status.installed(report)
+        logger.info("install finished late version=%d base=%s", held.version, begun.base)
 
     @property
     def busy(self) -> bool:
@@ -158,7 +213,12 @@ class Reconciler:
     async def _observe_log(self) -> None:
         self.status.phase = "observing"
         began, known = self.watch.clock(), self.reader.state.nbytes
-        records = await self._do(self._read_log)
+        # While a request waits and the last look, moments ago, went to the end, one version is all
+        # there is to expect.  Whatever else came is found by the next pass.
+        hurry = self._in_step and self.fleet.gate.waiting > 0
+        self._in_step = False
+        records = await self._do(self._read_log, one_version=hurry)
+        self._in_step = not (hurry and records)
         state = self.reader.state
         self.watch.note("manifest", seconds=self.watch.clock() - began, nbytes=state.nbytes - known)
         if state.run is None:
@@ -182,8 +242,8 @@ class Reconciler:
             )
         self.status.lag = plan.lag(state, self.mirror.version)
 
-    def _read_log(self) -> tuple[Record, ...]:
-        records = self.reader.refresh()
+    def _read_log(self, *, one_version: bool = False) -> tuple[Record, ...]:
+        records = self.reader.refresh(one_version=one_version)
         self.on_records(self.reader.state, records)
         return records
 
@@ -206,9 +266,6 @@ class Reconciler:
         with self._occupied():
             await self.fleet.load_behind(self.mirror.directory, held)
         return self.fleet.behind(held) != behind  # engines that go on failing are no movement
-
-    def _ailing(self) -> bool:
-        return any(engine.error is not None for engine in self.status.engines.values())
 
     def _route(self, want: int) -> Route:
         state, have = self.reader.state, self.mirror.version
@@ -273,9 +330,7 @@ class Reconciler:
         if route.anchor is None:
             journal = await self._do(self._stage, route)
             self.status.phase = "installing"
-            await self._do(self.mirror.apply, journal)
-            self._observe_mirror()
-            pause_s = await self._update_engines(journal)
+            pause_s = await self._switch(journal)
             changed = journal.changed
             self._account(route, journal, pause_s)
         else:
@@ -291,6 +346,7 @@ class Reconciler:
             pause_s, changed = 0.0, None
         held = self.mirror.held
         assert held is not None
+        self.fleet.ahead.clear()
         pause_s = max(pause_s, await self.fleet.load_behind(self.mirror.directory, held))
         self.mark("engines-installed")
         await self._do(self._acknowledge)
@@ -351,6 +407,7 @@ class Reconciler:
             sync_directory(places.spool)
             self.mark("objects-spooled")
             return
+        assemble.make_way(route, places.incoming, self.fetcher)
         wanted = [] if route.anchor is None else self._missing_files(route.anchor.full)
         check_room(
             places.root,
@@ -358,7 +415,6 @@ class Reconciler:
             self.fetcher.missing(route.packs) + self.fetcher.missing(wanted),
         )
         if route.anchor is None:
-            self.fetcher.reserve(route.packs)
             self.fetcher.fetch_all(route.packs)
         else:
             assemble.download(route, places.incoming, self.fetcher, self.reader.layout, self.mark)
@@ -406,15 +462,28 @@ class Reconciler:
         self.mark("assembled")
         self.mirror.swap_in(route.target, layout, weights)
 
-    async def _update_engines(self, journal: Journal) -> float:
-        return await self.fleet.update(
-            WeightUpdate(
-                base=journal.origin.version,
-                version=journal.target.version,
-                digest=journal.target.weights,
-                changes=journal.changes,
-            )
+    async def _switch(self, journal: Journal) -> float:
+        """Switch engines and mirror to what is recorded; return the longest pause, seconds.
+
+        Engines that need no mirror go first, as nothing can undo the record any more: writing,
+        hashing and syncing the mirror takes far longer than they do.  One that is slow (it drains)
+        does not hold up the mirror.
+        """
+        update = WeightUpdate(
+            base=journal.origin.version,
+            version=journal.target.version,
+            digest=journal.target.weights,
+            changes=journal.changes,
         )
+        early = asyncio.create_task(self.fleet.update(update, early=True))
+        await asyncio.wait({early}, timeout=_ENGINES_FIRST_S)
+        self.mark("engines-switched")
+        try:
+            await self._do(self.mirror.apply, journal)
+            self._observe_mirror()
+        finally:
+            first_s = await early
+        return max(first_s, await self.fleet.update(update, early=False))
 
     def _acknowledge(self) -> None:
         self.mirror.acknowledge()

@@ -17,10 +17,10 @@ from skerry.bulletin.errors import ShortObject
 from skerry.bulletin.records import ObjectRef
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import Bytes, Digest, digest_bytes
-from skerry.codec.errors import FormatError, ResultMismatch
+from skerry.codec.errors import ResultMismatch
 from skerry.codec.fold import apply_pack
 from skerry.codec.layout import Layout
-from skerry.codec.pack import HEADER, MAX_INDEX_BYTES, Pack, leaf_range
+from skerry.codec.pack import HEADER, MAX_INDEX_BYTES, Pack, PackFront, leaf_range
 from skerry.codec.tensors import TensorSpec
 from skerry.island_agent.plan import Route
 
@@ -40,13 +40,8 @@ def recover_leaf(
     start, stop = leaf_range(spec, leaf)
     file = next(file for file in route.anchor.full.files if file.name == spec.file)
     source = route.anchor.full.ref(file)
-    buffer = np.zeros(spec.nbytes, np.uint8)  # of which the pages of one leaf are ever touched
-    at = start
-    for piece in store.stream(source.key, spec.offset + start, spec.offset + stop):
-        buffer[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
-    if at != stop:
-        raise ShortObject(source.key, expected=stop - start, found=at - start)
+    buffer = _sparse(spec.nbytes)  # of which the pages of one leaf are ever touched
+    _read(store, source.key, spec.offset + start, buffer[start:stop])
 
     def of(wanted: TensorSpec) -> Bytes:
         assert wanted is spec
@@ -92,39 +87,46 @@ def _checked(name: str, content: bytes, expected: Digest) -> bytes:
     return content
 
 
-class _SparsePack:
-    """A pack of which the index is read at once, and payloads when they are asked for.
+def _sparse(nbytes: int) -> Bytes:
+    """Return zeros that take memory page by page, as they are written to."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), np.uint8)
 
-    Its memory is reserved in full and taken page by page.
-    """
+
+def _read(store: ObjectStore, key: str, start: int, into: Bytes) -> None:
+    """Fill `into` with the bytes of an object from `start` on.  Raises StoreError."""
+    at = 0
+    for piece in store.stream(key, start, start + into.size):
+        if len(piece) > into.size - at:
+            raise ShortObject(key, expected=into.size, found=at + len(piece))
+        into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    if at != into.size:
+        raise ShortObject(key, expected=into.size, found=at)
+
+
+class _SparsePack:
+    """A pack of which the index is read at once, and payloads when they are asked for."""
 
     def __init__(self, store: ObjectStore, ref: ObjectRef, layout: Layout) -> None:
         self._store = store
         self._ref = ref
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-        self._bytes = np.frombuffer(mmap.mmap(-1, ref.size, flags=flags), np.uint8)
-        self._read(0, min(HEADER.size, ref.size))
-        _, _, index_bytes, _ = HEADER.unpack_from(self._bytes.data)
-        if index_bytes > min(ref.size - HEADER.size, MAX_INDEX_BYTES):
-            raise FormatError(f"an index of {index_bytes} bytes in a pack of {ref.size}", offset=12)
-        self._read(HEADER.size, HEADER.size + index_bytes)
+        self._bytes = _sparse(ref.size)
+        self._load(0, min(HEADER.size, ref.size))
+        most = min(ref.size, HEADER.size + MAX_INDEX_BYTES)
+        self._load(HEADER.size, PackFront.size(self._bytes.data, most))
         self.pack = Pack.parse(self._bytes.data, layout)
 
     def load(self, parts: Sequence[memoryview]) -> None:
         """Read the given parts of the pack, which lie side by side."""
         spans = [self._span(part) for part in parts if len(part)]
         if spans:
-            self._read(min(start for start, _ in spans), max(stop for _, stop in spans))
+            self._load(min(start for start, _ in spans), max(stop for _, stop in spans))
 
     def _span(self, part: memoryview) -> tuple[int, int]:
         address = np.frombuffer(part, np.uint8).ctypes.data
         start = address - self._bytes.ctypes.data
         return start, start + len(part)
 
-    def _read(self, start: int, stop: int) -> None:
-        at = start
-        for piece in self._store.stream(self._ref.key, start, stop):
-            self._bytes[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
-        if at != stop:
-            raise ShortObject(self._ref.key, expected=stop - start, found=at - start)
+    def _load(self, start: int, stop: int) -> None:
+        _read(self._store, self._ref.key, start, self._bytes[start:stop])

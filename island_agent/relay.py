@@ -1,7 +1,8 @@
 """A relay: one agent of an island reads from far away, its neighbours read from it.
 
 Laws: of everything that neighbours ask for at the same time one copy is read from upstream, and
-the relay's own agent is one of them; nothing is handed on or kept that does not have the digest in
+the relay's own agent is one of them, but never waits in their queue; what no record names holds up
+nothing that one does; nothing is handed on or kept that does not have the digest in
 its key, or, for the files of a full version, the one in a record that the agent has verified.
 
 What a relay cannot have (no room, upstream down) it refuses, and a neighbour reads past it.
@@ -14,13 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.bulletin import checkpoint, keys
-from skerry.bulletin.errors import BulletinError, NotFound, Tampered
-from skerry.bulletin.hint import HINT_LIMIT_BYTES
+from skerry.bulletin import keys
+from skerry.bulletin.errors import NotFound, Tampered
 from skerry.bulletin.reader import LAYOUT_LIMIT_BYTES, STORED_MANIFEST_LIMIT_BYTES
 from skerry.bulletin.records import ObjectRef, Record
 from skerry.bulletin.signing import PublicKey
@@ -28,19 +27,23 @@ from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores.metered import Metered
 from skerry.codec.digest import Digest, digest_bytes
-from skerry.island_agent.errors import NoRoom, ObjectUnavailable
+from skerry.island_agent.errors import NoRoom, ObjectUnavailable, Stopped
 from skerry.island_agent.fetch import FetchConfig, Fetcher
-from skerry.island_agent.flights import Flights
+from skerry.island_agent.flights import Flights, Lane
+from skerry.island_agent.recent import Recent
 from skerry.island_agent.relay_cache import Kept, RelayCache
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_log import LogSlots
+from skerry.island_agent.relay_passing import Passing
 from skerry.island_agent.relay_refs import References
 
 logger = logging.getLogger(__name__)
 
 _READERS = 4  # of this host's disk
-_QUICK = 16  # records and hints that are read from upstream at one time
-_COST_LIMIT_BYTES = 1 << 20
+_QUICK = 16  # records that are read from upstream at one time
+_PASSING = 4  # and hints and checkpoints
+_UNNAMED = 2  # and objects that no record is known to name
+_ABSENT = 4096  # objects that were not there a moment ago
 _SMALL = {
     keys.LAYOUT_PREFIX: LAYOUT_LIMIT_BYTES,
     keys.MANIFEST_PREFIX: STORED_MANIFEST_LIMIT_BYTES,
@@ -79,24 +82,31 @@ class Relay:
             clock=clock,
         )
         self.usage = RelayUsage()
-        self._pinned_key = pinned_key
-        self._clock = clock
+        self.passed = Passing(
+            self.upstream,
+            self.cache,
+            self.slots,
+            fresh_s=self.config.fresh_s,
+            pinned_key=pinned_key,
+            clock=clock,
+        )
         self._stop = threading.Event()
         fetching = FetchConfig(parallel=self.config.parallel, attempts=3)
         self._fetcher = Fetcher(self.upstream, self.cache.incoming, fetching, stop=self._stop)
         self._flights: Flights[None] = Flights()
-        self._passing: Flights[bytes | None] = Flights()
-        self._bulk = ThreadPoolExecutor(self.config.parallel, thread_name_prefix="skerry-relay")
         self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="skerry-relay-disk")
-        self._quick = ThreadPoolExecutor(_QUICK, thread_name_prefix="skerry-relay-log")
-        self._lock = threading.Lock()
+        self._bulk = Lane(self.config.parallel, "skerry-relay")
+        self._own = Lane(self.config.parallel, "skerry-relay-own", bounded=False)
+        self._unnamed = Lane(_UNNAMED, "skerry-relay-unnamed")
+        self._log = Lane(_QUICK, "skerry-relay-log")
+        self._quick = Lane(_PASSING, "skerry-relay-passing")
         self._refs = References()
-        self._hints: dict[str, tuple[float, bytes | None]] = {}
+        self._absent: Recent[None] = Recent(fresh_s=self.config.fresh_s, most=_ABSENT, clock=clock)
 
     @property
     def joined(self) -> int:
         """How many requests waited for what another one was fetching."""
-        return self._flights.joined + self.slots.flights.joined + self._passing.joined
+        return self._flights.joined + self.slots.flights.joined + self.passed.flights.joined
 
     def learned(self, state: LogState, records: Iterable[Record]) -> None:
         """Take over what the relay's own agent has verified."""
@@ -129,24 +139,39 @@ class Relay:
         self._flights.run(digest, lambda: self._fetch(key, digest))
 
     def begin(self, key: str) -> Future[None]:
-        """Do the same in a thread of the relay; do not cancel it."""
+        """Do the same in a thread of the relay, for a neighbour; do not cancel it.
+
+        The future may raise Crowded, too.  Raises Unreferenced, and NotFound for what was not there
+        a moment ago.
+        """
         digest = self.named(key)
-        return self._flights.start(digest, lambda: self._fetch(key, digest), self._bulk)
+        if self._absent.get(key) is not None:
+            raise NotFound(key)
+        if self._refs.names(key):
+            return self._flights.start(digest, lambda: self._fetch(key, digest), self._bulk)
+        return self._flights.start(key, lambda: self._probe(key, digest), self._unnamed)
+
+    def begin_own(self, key: str) -> Future[None]:
+        """Do the same for the relay's own agent, past the queue of neighbours."""
+        digest = self.named(key)
+        return self._flights.start(
+            digest, lambda: self._fetch(key, digest), self._own, overtake=True
+        )
 
     def begin_record(self, seq: int) -> Future[bytes | None]:
         """Read a slot of the log in a thread of the relay; do not cancel it."""
-        return self.slots.begin(seq, self._quick)
+        return self.slots.begin(seq, self._log)
 
     def passing(self, key: str) -> bytes | None:
         """Return a hint, remembered for `fresh_s`, or a checkpoint that the run's key has signed.
 
         Raises StoreError.
         """
-        return self._passing.run(key, lambda: self._pass(key))
+        return self.passed.get(key)
 
     def begin_passing(self, key: str) -> Future[bytes | None]:
         """Do the same in a thread of the relay; do not cancel it."""
-        return self._passing.start(key, lambda: self._pass(key), self._quick)
+        return self.passed.begin(key, self._quick)
 
     def stop(self) -> None:
         """End what is under way: whoever waits is refused."""
@@ -156,8 +181,10 @@ class Relay:
     def close(self) -> None:
         """Stop, and wait for the relay's threads."""
         self.stop()
-        for pool in (self._bulk, self._quick, self.readers):
-            pool.shutdown()
+        for lane in (self._bulk, self._own, self._unnamed, self._log, self._quick):
+            lane.close()
+        self.readers.shutdown()
+        self.cache.close()
 
     def to_json(self) -> Mapping[str, int]:
         """Return a JSON-ready snapshot, at once."""
@@ -175,30 +202,47 @@ class Relay:
             "head": self.slots.head,
         }
 
-    def _fetch(self, key: str, digest: Digest) -> None:
+    def _probe(self, key: str, digest: Digest) -> None:
+        """Fetch what no record names if it is there: its key may be one that nobody ever wrote."""
+        if not self.cache.verify(digest):
+            size = self._size(key)
+            self._flights.run(digest, lambda: self._fetch(key, digest, size))
+
+    def _size(self, key: str) -> int:
+        if self._stop.is_set():
+            raise Stopped("a shutdown was asked for")
+        try:
+            return self.upstream.size(key)
+        except NotFound:
+            self._absent.note(key, None)
+            raise
+
+    def _fetch(self, key: str, digest: Digest, size: int | None = None) -> None:
         if self.cache.verify(digest):
             return
+        if self._stop.is_set():
+            raise Stopped("a shutdown was asked for")
         try:
             limit = _SMALL.get(key.partition("/")[0] + "/")
             if limit is None:
-                self._fetch_large(key, digest)
+                self._fetch_large(key, digest, size)
             else:
                 self._fetch_small(key, digest, limit)
         except NoRoom as error:
             logger.warning("relay refuses key=%s error=%s", key, error)
             raise
 
-    def _fetch_large(self, key: str, digest: Digest) -> None:
+    def _fetch_large(self, key: str, digest: Digest, size: int | None) -> None:
         if key.startswith(keys.FULL_PREFIX):
             ref = self._refs.file(key)
         else:
-            size = self._refs.size(key) or self.upstream.size(key)
+            size = self._refs.size(key) or size or self._size(key)
             ref = ObjectRef(key=key, size=size, digest=digest)
         with self.cache.room(digest, ref.size) as path:
             try:
                 self._fetcher.fetch_to(ref, path)
             except ObjectUnavailable:
-                self.upstream.size(key)  # raises NotFound for one that has been collected
+                self._size(key)  # raises NotFound for one that has been collected
                 raise
 
     def _fetch_small(self, key: str, digest: Digest, limit_bytes: int) -> None:
@@ -207,48 +251,6 @@ class Relay:
             raise Tampered(key, expected=digest, found=digest_bytes(data))
         with self.cache.room(digest, len(data)) as path:
             path.write_bytes(data)
-
-    def _pass(self, key: str) -> bytes | None:
-        if not key.startswith(keys.CHECKPOINT_PREFIX):
-            return self._hint(key)
-        seq = keys.parse_checkpoint(key)
-        first = self.slots.get(0)  # of this run, and so is then what is kept
-        kept = self.cache.kept(_checkpoint(seq))
-        return self._checkpoint(key, seq, first or b"") if kept is None else kept
-
-    def _hint(self, key: str) -> bytes | None:
-        with self._lock:
-            asked_at, data = self._hints.get(key, (-self.config.fresh_s, None))
-        if self._clock() - asked_at < self.config.fresh_s:
-            return data
-        limit = HINT_LIMIT_BYTES if key == keys.HINT else _COST_LIMIT_BYTES
-        try:
-            data = self.upstream.get(key, limit_bytes=limit)
-        except NotFound:
-            data = None
-        with self._lock:
-            self._hints[key] = self._clock(), data
-        return data
-
-    def _checkpoint(self, key: str, seq: int, first: bytes) -> bytes | None:
-        """Return a checkpoint if it is sound, and keep it: its slot never gets another one."""
-        try:
-            data = self.upstream.get(key, limit_bytes=checkpoint.CHECKPOINT_LIMIT_BYTES)
-        except NotFound:
-            return None
-        try:
-            begun = LogState(pinned_key=self._pinned_key).apply(first)
-            checkpoint.read(data, begun, seq=seq)
-        except BulletinError as error:
-            logger.warning("%s is not handed on: %s", key, error)
-            return None
-        with suppress(NoRoom, OSError):
-            self.cache.keep(_checkpoint(seq), data)
-        return data
-
-
-def _checkpoint(seq: int) -> str:
-    return f"checkpoint-{seq:020d}"
 
 
 def _nothing() -> None:

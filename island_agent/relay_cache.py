@@ -5,14 +5,18 @@ under way have at most `limit_bytes` together, and at least `spare_bytes` of the
 
     DIR/objects/<digest>        whole objects            DIR/incoming/<digest>.part   begun ones
     DIR/objects/<name>.sealed   small ones with their own digest at the end: records, checkpoints
+    DIR/lock                    held by the process that has the cache open
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import shutil
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +25,15 @@ from typing import BinaryIO
 
 from skerry.codec.digest import Digest
 from skerry.codec.errors import FormatError
-from skerry.island_agent.errors import NoRoom
-from skerry.island_agent.files import TEMPORARY, digest_file, seal, unseal, write_atomically
+from skerry.island_agent.errors import MirrorBusy, NoRoom
+from skerry.island_agent.files import (
+    SEAL_BYTES,
+    TEMPORARY,
+    digest_file,
+    seal,
+    unseal,
+    write_atomically,
+)
 
 _BLOCK_BYTES = 4096  # what a small file takes
 _MOST_ENTRIES = 262_144  # of which each takes some memory, however small its file
@@ -47,9 +58,10 @@ class Kept:
 
 
 class RelayCache:
-    """Safe to use from several threads; one process for each directory."""
+    """Safe to use from several threads; locks its directory until `close`."""
 
     def __init__(self, directory: Path, *, limit_bytes: int, spare_bytes: int = 0) -> None:
+        """Raises MirrorBusy, with nothing changed, if another process has it open."""
         self.directory = directory
         self.incoming = directory / "incoming"
         self._objects = directory / "objects"
@@ -59,9 +71,15 @@ class RelayCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the next to go first
         self._promised: dict[str, int] = {}  # bytes that are being written
         self._nbytes = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        self._unlock = weakref.finalize(self, os.close, _locked(directory))
         for folder in (self.incoming, self._objects):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         self._take_stock()
+
+    def close(self) -> None:
+        """Let go of the directory.  Idempotent."""
+        self._unlock()
 
     @property
     def nbytes(self) -> int:
@@ -121,8 +139,7 @@ class RelayCache:
         part = self.part(digest)
         path = self._objects / digest
         with self._lock:
-            self._forget(part.name)
-            self._make_room(digest, size, begun=_size(part))
+            self._make_room(digest, size, part)
         whole = False
         try:
             yield path
@@ -151,7 +168,7 @@ class RelayCache:
         with self._lock:
             if name in self._promised:
                 return  # another thread is about to
-            self._make_room(name, len(content), begun=0)
+            self._make_room(name, len(content))
         try:
             write_atomically(path, content)
             with self._lock:
@@ -180,6 +197,16 @@ class RelayCache:
                     self._drop(name)
             return None
 
+    def open_kept(self, name: str) -> Kept | None:
+        """Return an open file of what `keep` kept, which `kept` has just found to be sound."""
+        name += _SEALED
+        with self._lock:
+            entry = self._entries.get(name)
+        try:
+            return None if entry is None else Kept(entry.path.open("rb"), entry.nbytes - SEAL_BYTES)
+        except OSError:
+            return None
+
     def discard_small(self) -> None:
         """Remove everything that `keep` kept: it is of another run."""
         with self._lock:
@@ -200,32 +227,46 @@ class RelayCache:
         with self._lock:
             for _, _, path, size in sorted(found):
                 self._enter(path.name, _Entry(path, size, verified=False))
-            with suppress(NoRoom):  # a smaller limit than before
-                self._evict(0)
+            self._evict(0)  # a smaller limit than before
 
-    def _make_room(self, name: str, size: int, *, begun: int) -> None:
+    def _make_room(self, name: str, size: int, part: Path | None = None) -> None:
+        """Promise room for what replaces `name` and its begun part.
+
+        Nothing is dropped unless what can be dropped is enough.
+        """
         if name in self._promised:
             raise ValueError(f"{name} is being written")  # flights see to that
-        self._forget(name)
+        own = [n for n in (name, "" if part is None else part.name) if n in self._entries]
+        own_bytes = sum(_blocks(self._entries[n].nbytes) for n in own)
         needed = _blocks(size)
-        if needed > self._limit_bytes:
-            raise NoRoom(name, needed=size, free=self._limit_bytes)
-        self._evict(needed)
-        while (free := self._free() - self._spare_bytes) < needed - begun:
-            if not self._entries:
+        promised = sum(self._promised.values())
+        if promised + needed > self._limit_bytes:
+            raise NoRoom(name, needed=size, free=max(0, self._limit_bytes - promised))
+        writes = needed - (0 if part is None else _size(part))
+        others = self._nbytes - promised - own_bytes
+        if (free := self._free() - self._spare_bytes) + others < writes:
+            raise NoRoom(name, needed=size, free=max(0, free + others))
+        self._evict(needed - own_bytes, keep=own)
+        while (free := self._free() - self._spare_bytes) < writes:
+            if not self._drop_next(keep=own):  # somebody else took it meanwhile
                 raise NoRoom(name, needed=size, free=max(0, free))
-            self._drop(next(iter(self._entries)))
+        for n in own:
+            self._forget(n)
         self._promised[name] = needed
         self._nbytes += needed
 
-    def _evict(self, needed: int) -> None:
-        """Drop what was not used for longest until `needed` bytes fit.  Raises NoRoom."""
+    def _evict(self, needed: int, *, keep: Collection[str] = ()) -> None:
+        """Drop what was not used for longest until `needed` bytes more are within the limit."""
         while (
             self._nbytes + needed > self._limit_bytes or len(self._entries) >= _MOST_ENTRIES
-        ) and self._entries:
-            self._drop(next(iter(self._entries)))
-        if self._nbytes + needed > self._limit_bytes:
-            raise NoRoom("objects under way", needed=needed, free=self._limit_bytes - self._nbytes)
+        ) and self._drop_next(keep=keep):
+            pass
+
+    def _drop_next(self, *, keep: Collection[str]) -> bool:
+        name = next((name for name in self._entries if name not in keep), None)
+        if name is not None:
+            self._drop(name)
+        return name is not None
 
     def _enter(self, name: str, entry: _Entry) -> None:
         self._entries[name] = entry
@@ -245,6 +286,16 @@ class RelayCache:
 
     def _free(self) -> int:
         return shutil.disk_usage(self.directory).free
+
+
+def _locked(directory: Path) -> int:
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise MirrorBusy(f"{directory}: another process holds this directory") from error
+    return lock
 
 
 def _blocks(size: int) -> int:

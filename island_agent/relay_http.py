@@ -18,14 +18,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from typing import ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
 from skerry.bulletin import keys
 from skerry.bulletin.errors import BulletinError, NotFound
+from skerry.bulletin.records import RECORD_LIMIT_BYTES
 from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import FetchError, NoRoom, Stopped, Unreferenced
+from skerry.island_agent.errors import Crowded, FetchError, NoRoom, Stopped, Unreferenced
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_cache import Kept
 from skerry.island_agent.relay_refs import kind_of
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+IN_MEMORY_BYTES = RECORD_LIMIT_BYTES  # larger answers are sent from a file
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _SECONDS = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?")
@@ -64,6 +68,7 @@ class _Face:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._streams = asyncio.Semaphore(relay.config.streams)
+        self._small_streams = asyncio.Semaphore(relay.config.streams)  # not held up by large ones
 
     async def answer(self, request: Request) -> Response:
         key: str = request.path_params["key"]
@@ -79,7 +84,7 @@ class _Face:
                     response = status_only(404)
         except (NotFound, NoRoom):
             response = status_only(404)
-        except Stopped:
+        except (Crowded, Stopped):
             response = status_only(503, retry_after_s=1)
         except (BulletinError, FetchError, OSError) as error:
             logger.warning("relay has no answer key=%s error=%s", key, error)
@@ -105,7 +110,7 @@ class _Face:
                         await asyncio.wrap_future(waiter)
                 data = await self._blocking(slots.known, seq)
                 # It is there but is not kept any more: then it is asked for after all.
-                known = data is not None or not slots.is_kept(seq)
+                known = data is not None or not slots.is_taken(seq)
         if not known:
             read = await self._held(self._relay.begin_record(seq))
             if read is None:
@@ -113,7 +118,8 @@ class _Face:
             data = read.result()
         if data is None:
             return status_only(404)
-        return self._bytes(request, data, for_ever=slots.is_kept(seq))
+        kept = await self._blocking(slots.kept, seq) if slots.is_taken(seq) else None
+        return self._bytes(request, data, for_ever=data == kept)
 
     async def _small(self, request: Request, key: str) -> Response:
         read = await self._held(self._relay.begin_passing(key))
@@ -122,7 +128,12 @@ class _Face:
         data = read.result()
         if data is None:
             return status_only(404)
-        return self._bytes(request, data, for_ever=key.startswith(keys.CHECKPOINT_PREFIX))
+        if len(data) <= IN_MEMORY_BYTES:
+            return self._bytes(request, data, for_ever=key.startswith(keys.CHECKPOINT_PREFIX))
+        etag = f'"{digest_bytes(data)}"'
+        del read, data  # many who take it slowly share the file
+        kept = await self._blocking(self._relay.passed.open, key)
+        return status_only(404) if kept is None else self._ranged(request, etag, kept)
 
     async def _object(self, request: Request, key: str) -> Response:
         relay = self._relay
@@ -141,7 +152,7 @@ class _Face:
             kept = None
         if kept is None:  # on its way, not in a record yet, or evicted at once
             return status_only(503, retry_after_s=1)
-        return self._ranged(request, key, kept)
+        return self._ranged(request, f'"{relay.named(key)}"', kept)
 
     async def _held(self, flight: Future[T]) -> asyncio.Future[T] | None:
         """Wait for what others may wait for, too; None: it takes longer than a request is held."""
@@ -150,8 +161,7 @@ class _Face:
         done, _ = await asyncio.wait({waiting}, timeout=self._relay.config.hold_s)
         return waiting if done else None
 
-    def _ranged(self, request: Request, key: str, kept: Kept) -> Response:
-        etag = f'"{self._relay.named(key)}"'
+    def _ranged(self, request: Request, etag: str, kept: Kept) -> Response:
         response = conditional(request, etag)
         wanted = byte_range(request, etag, kept.size)
         if response is None and wanted == NOTHING:
@@ -160,7 +170,10 @@ class _Face:
             kept.file.close()
             return response
         start, stop = wanted or (0, kept.size)
-        answer = FileResponse(
+        headers = {"ETag": etag, "Cache-Control": _FOR_EVER, "Accept-Ranges": "bytes"}
+        if wanted is not None:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{kept.size}"
+        return FileResponse(
             kept.file,
             start,
             stop,
@@ -170,11 +183,8 @@ class _Face:
             stall_s=self._relay.config.stall_s,
             on_bytes=self._count,
             status=200 if wanted is None else 206,
+            headers=headers,
         )
-        answer.headers.update({"ETag": etag, "Cache-Control": _FOR_EVER, "Accept-Ranges": "bytes"})
-        if wanted is not None:
-            answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{kept.size}"
-        return answer
 
     def _bytes(self, request: Request, data: bytes, *, for_ever: bool) -> Response:
         etag = f'"{digest_bytes(data)}"'
@@ -183,18 +193,23 @@ class _Face:
             return response
         headers = {"ETag": etag, "Cache-Control": _FOR_EVER if for_ever else "no-cache"}
         wanted = byte_range(request, etag, len(data))
-        status = 200
+        start, stop = wanted or (0, len(data))
         if wanted is not None:
-            start, stop = wanted
             if wanted == NOTHING:
                 return unsatisfiable(len(data))
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-            data, status = data[start:stop], 206
-        if request.method == "GET":
-            self._count(len(data))
-        headers["Content-Length"] = str(len(data))
-        body = data if request.method == "GET" else b""
-        return Response(body, status, headers, media_type="application/octet-stream")
+        return FileResponse(
+            BytesIO(data),
+            start,
+            stop,
+            head=request.method == "HEAD",
+            read=_at_once,
+            streams=self._small_streams,
+            stall_s=self._relay.config.stall_s,
+            on_bytes=self._count,
+            status=200 if wanted is None else 206,
+            headers=headers,
+        )
 
     def _count(self, nbytes: int) -> None:
         self._relay.usage.served_bytes += nbytes
@@ -204,6 +219,11 @@ class _Face:
         return await asyncio.get_running_loop().run_in_executor(
             self._relay.readers, partial(work, *args, **kwargs)
         )
+
+
+async def _at_once(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run what touches memory alone."""
+    return work(*args, **kwargs)
 
 
 def _seen(done: asyncio.Future[T]) -> None:

@@ -1,30 +1,31 @@
 """The slots of the log that a relay hands on, and the neighbours that wait for the next one.
 
 A slot is written once, so a record is kept for ever; but only one that the relay's own agent has
-verified, or an older one that has the form of a record and fits those beside it.  What lies beyond
-is remembered for at most `fresh_s`, "not there yet" as well: so many neighbours cost the bulletin
-one request in that time, and a wrong answer is forgotten as fast.
+verified, or one before it that the next record kept names by its digest.  Everything else is
+remembered for at most `fresh_s`, "not there yet" as well: so many neighbours cost the bulletin one
+request in that time, and a wrong answer is forgotten as fast.  When the agent has met something
+wrong, all that was kept is dropped: it may be of another run.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Lock
 
 from skerry.bulletin import keys
 from skerry.bulletin.ahead import MOST_AT_ONCE
-from skerry.bulletin.errors import NotFound, RecordInvalid
+from skerry.bulletin.errors import NotFound
 from skerry.bulletin.records import RECORD_LIMIT_BYTES, Record
 from skerry.bulletin.state import LogState
 from skerry.bulletin.store import ObjectStore
-from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import NoRoom
-from skerry.island_agent.flights import Flights
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.island_agent.errors import NoRoom, Stopped
+from skerry.island_agent.flights import Flights, Lane
+from skerry.island_agent.recent import Recent
 from skerry.island_agent.relay_cache import RelayCache
 
 logger = logging.getLogger(__name__)
@@ -51,16 +52,15 @@ class LogSlots:
         self.flights: Flights[bytes | None] = Flights()
         self._upstream = upstream
         self._cache = cache
-        self._fresh_s = fresh_s
         self._most_waiters = most_waiters
         self._on_news = on_news
-        self._clock = clock
         self._lock = Lock()
-        self._remembered: OrderedDict[int, tuple[float, bytes | None]] = OrderedDict()
+        self._recent: Recent[bytes | None] = Recent(fresh_s=fresh_s, most=_REMEMBERED, clock=clock)
         self._waiters: dict[int, set[Future[None]]] = {}
         self._waiting = 0
         self._closed = False
-        self._bound = False
+        self._bound = False  # what is kept is of the run upstream
+        self._head_digest: Digest | None = None  # of the record in slot `head`
 
     @property
     def waiting(self) -> int:
@@ -71,20 +71,23 @@ class LogSlots:
         """Return a record without asking anybody for it."""
         return self.peek(seq)[1]
 
-    def is_kept(self, seq: int) -> bool:
-        """Say whether the slot's answer is the same for ever."""
+    def is_taken(self, seq: int) -> bool:
+        """Say whether the agent has read a record in the slot, or one after it."""
         return seq <= self.head
+
+    def kept(self, seq: int) -> bytes | None:
+        """Return a verified record: the slot's answer for ever.  Reads a small file."""
+        return self._cache.kept(_name(seq)) if self._bound else None
 
     def peek(self, seq: int) -> tuple[bool, bytes | None]:
         """Say whether the answer is known here, and which it is.  Reads a small file at most."""
-        if not self._bound:
-            return False, None
-        data = self._cache.kept(_name(seq))
+        data = self.kept(seq)
         if data is not None:
             return True, data
-        remembered = self._memory(seq)
-        if remembered is not None:
-            return True, remembered[1]
+        # Before the run is there, all of its slots are as free as the first.
+        recent = self._recent.get(_name(seq if self._bound else 0))
+        if recent is not None and (self._bound or recent[0] is None):
+            return True, recent[0]
         # Nobody who follows the log asks for a slot that lies far behind its end.
         return 0 <= self.head < seq - MOST_AT_ONCE - 1, None
 
@@ -98,19 +101,25 @@ class LogSlots:
             return data
         return self.flights.run(str(seq), lambda: self._look(seq, news=not fresh))
 
-    def begin(self, seq: int, pool: Executor) -> Future[bytes | None]:
-        """Do the same in a thread of `pool`; do not cancel it."""
-        return self.flights.start(str(seq), lambda: self._look(seq, news=True), pool)
+    def begin(self, seq: int, lane: Lane) -> Future[bytes | None]:
+        """Do the same in a thread of `lane`; do not cancel it."""
+        return self.flights.start(str(seq), lambda: self._look(seq, news=True), lane)
 
     def learned(self, state: LogState, records: Iterable[Record]) -> None:
         """Take over what the agent has verified, and wake whoever waited for it."""
         for record in records:
             self._keep(record.seq, record.to_bytes())
-        with self._lock:
-            self.head = max(self.head, state.seq)
-            for seq in [seq for seq in self._remembered if seq <= self.head]:
-                del self._remembered[seq]
+        if state.seq > self.head:
+            with self._lock:
+                self.head, self._head_digest = state.seq, state.head
+            self._recent.clear()  # slots that were free
         self._wake(self.head)
+
+    def doubt(self) -> None:
+        """Drop what was kept: the agent has met something that is not what it should be."""
+        self._bound = False
+        self._recent.clear()
+        self._cache.discard_small()
 
     def wait(self, seq: int) -> Future[None] | None:
         """Return what is done when there may be a record in the slot; None: too many wait.
@@ -135,9 +144,13 @@ class LogSlots:
         self._wake(None)
 
     def _look(self, seq: int, *, news: bool) -> bytes | None:
+        if self._closed:
+            raise Stopped("a shutdown was asked for")
         if not self._bound:
             self.flights.run("bind", self._bind)
-        kept = self._cache.kept(_name(seq)) if self._bound else None
+            if not self._bound:
+                return None  # no run, no record
+        kept = self.kept(seq)
         return self._fetch(seq, news=news) if kept is None else kept
 
     def _bind(self) -> bytes | None:
@@ -145,6 +158,7 @@ class LogSlots:
         try:
             first = self._upstream.get(keys.log(0), limit_bytes=RECORD_LIMIT_BYTES)
         except NotFound:
+            self._recent.note(_name(0), None)
             return None
         if self._cache.kept(_name(0)) != first:
             self._cache.discard_small()
@@ -158,44 +172,28 @@ class LogSlots:
             data = self._upstream.get(key, limit_bytes=RECORD_LIMIT_BYTES)
         except NotFound:
             data = None
-        with self._lock:
-            behind = seq <= self.head
-            if not behind:
-                self._remembered[seq] = self._clock(), data
-                self._remembered.move_to_end(seq)
-                if len(self._remembered) > _REMEMBERED:
-                    self._remembered.popitem(last=False)
-        if data is not None and behind and self._fits(seq, data):
+        if data is not None and self._is_verified(seq, data):
             self._keep(seq, data)
-        elif data is not None and not behind:
+            return data
+        self._recent.note(_name(seq), data)
+        if data is not None and not self.is_taken(seq):
             self._wake(seq)
             if news:
                 self._on_news()
         return data
 
-    def _fits(self, seq: int, data: bytes) -> bool:
-        """Say whether bytes may be those of an old slot, as far as its neighbours tell."""
-        try:
-            record = Record.parse(data)
-            after, before = self._cache.kept(_name(seq + 1)), self._cache.kept(_name(seq - 1))
-            return (
-                record.seq == seq
-                and (after is None or Record.parse(after).prev == digest_bytes(data))
-                and (before is None or record.prev == digest_bytes(before))
-            )
-        except RecordInvalid:
-            return False
+    def _is_verified(self, seq: int, data: bytes) -> bool:
+        """Say whether the chain that the agent has verified leads to these bytes."""
+        with self._lock:
+            head, named = self.head, self._head_digest
+        if seq < head:
+            after = self.kept(seq + 1)
+            named = None if after is None else Record.parse(after).prev
+        return seq <= head and digest_bytes(data) == named
 
     def _keep(self, seq: int, data: bytes) -> None:
         with suppress(NoRoom, OSError):  # then it is asked for again
             self._cache.keep(_name(seq), data)
-
-    def _memory(self, seq: int) -> tuple[float, bytes | None] | None:
-        with self._lock:
-            found = self._remembered.get(seq)
-            if found is None or self._clock() - found[0] >= self._fresh_s:
-                return None
-            return found
 
     def _wake(self, last: int | None) -> None:
         """Wake who waits for slots up to `last`, None: everybody."""

@@ -10,7 +10,7 @@ from skerry.bulletin.records import Commit, Full, ObjectRef, Skip
 from skerry.bulletin.state import LogState
 from skerry.island_agent.errors import Unreferenced
 
-_SIZES = 65_536  # packs whose size is remembered; of others it is asked for
+_NAMED = 262_144  # objects that are remembered; others are asked for first
 
 
 class References:
@@ -18,7 +18,7 @@ class References:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, int | None] = {}  # of what records name; None: not said there
         self._fulls: dict[str, Full] = {}  # by prefix
         self._commits = self._skips = 0  # how many of the log's are in these two
 
@@ -37,6 +37,11 @@ class References:
         with self._lock:
             return self._sizes.get(key)
 
+    def names(self, key: str) -> bool:
+        """Say whether a record is known to name the object."""
+        with self._lock:
+            return key in self._sizes or "/".join(key.split("/", 2)[:2]) in self._fulls
+
     def file(self, key: str) -> ObjectRef:
         """Return what one file of a full version must be.  Raises Unreferenced."""
         prefix = "/".join(key.split("/", 2)[:2])
@@ -50,12 +55,13 @@ class References:
         raise Unreferenced(key)
 
     def _note(self, what: Commit | Skip) -> None:
-        for pack in what.packs:
-            self._sizes[pack.key] = pack.size
-            if len(self._sizes) > _SIZES:
-                del self._sizes[next(iter(self._sizes))]
-        if isinstance(what, Commit) and what.full is not None:
-            self._fulls[what.full.prefix] = what.full
+        self._sizes |= {pack.key: pack.size for pack in what.packs}
+        if isinstance(what, Commit):
+            self._sizes |= {keys.layout(what.layout): None, keys.manifest(what.manifest): None}
+            if what.full is not None:
+                self._fulls[what.full.prefix] = what.full
+        while len(self._sizes) > _NAMED:
+            del self._sizes[next(iter(self._sizes))]
 
 
 def kind_of(key: str) -> str | None:

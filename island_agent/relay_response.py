@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import BinaryIO
 
 from fastapi import Request, Response
@@ -20,8 +21,9 @@ _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 class FileResponse(Response):
     """Bytes [start, stop) of an open file, which it closes.
 
-    They are read piece by piece, in a thread.  A client that takes nothing for `stall_s` loses its
-    connection, so that nobody can hold all places.
+    They are read and sent piece by piece, by as many answers at one time as `streams` admits.  A
+    client that does not take a piece in `stall_s` loses its place, so that nobody can hold all of
+    them; what it is sent then ends early, and the server drops the connection.
     """
 
     def __init__(
@@ -36,8 +38,11 @@ class FileResponse(Response):
         stall_s: float,
         on_bytes: Callable[[int], None],
         status: int,
+        headers: Mapping[str, str],
     ) -> None:
-        super().__init__(status_code=status, media_type="application/octet-stream")
+        super().__init__(
+            status_code=status, headers=dict(headers), media_type="application/octet-stream"
+        )
         self.headers["Content-Length"] = str(stop - start)
         self._file = file
         self._start = start
@@ -49,7 +54,21 @@ class FileResponse(Response):
         self._on_bytes = on_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file:
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            with self._file, suppress(TimeoutError):
+                if self._head:
+                    await self._begin(send)
+                    await send({"type": "http.response.body", "body": b""})
+                    return
+                async with self._streams:
+                    await self._begin(send)
+                    await self._send(send, gone)
+        finally:
+            gone.cancel()
+
+    async def _begin(self, send: Send) -> None:
+        async with asyncio.timeout(self._stall_s):
             await send(
                 {
                     "type": "http.response.start",
@@ -57,15 +76,12 @@ class FileResponse(Response):
                     "headers": self.raw_headers,
                 }
             )
-            if self._head:
-                await send({"type": "http.response.body", "body": b""})
-                return
-            async with self._streams:
-                await self._send(send)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, gone: asyncio.Future[None]) -> None:
         position = self._start
-        while position < self._stop:
+        if position == self._stop:
+            await send({"type": "http.response.body", "body": b""})
+        while position < self._stop and not gone.done():
             size = min(_CHUNK_BYTES, self._stop - position)
             data = await self._in_thread(self._read, position, size)
             position += len(data)
@@ -85,6 +101,12 @@ class FileResponse(Response):
         if len(data) != size:
             raise OSError("a file of the relay's cache was cut")
         return data
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has left, or the answer is complete."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def status_only(status: int, *, retry_after_s: int | None = None) -> Response:

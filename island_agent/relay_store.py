@@ -77,8 +77,11 @@ class RelayStore:
                 yield piece
 
     def size(self, key: str) -> int:
-        kept = self._kept(key) if kind_of(key) == "object" else None
-        if kept is None:
+        kept = None
+        if kind_of(key) == "object":
+            with suppress(Unreferenced):
+                kept = self._relay.open(key)
+        if kept is None:  # nobody fetches a whole object to know its size
             return self._upstream.size(key)
         kept.file.close()
         return kept.size
@@ -106,7 +109,7 @@ class RelayStore:
         try:
             if self._relay.holds(key):
                 return
-            part, flight = self._relay.part(key), self._relay.begin(key)
+            part, flight = self._relay.part(key), self._relay.begin_own(key)
         except Unreferenced:
             return
         file = None

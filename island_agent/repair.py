@@ -1,6 +1,6 @@
 """A repair: the right bytes of one damaged part of a mirror, on disk before they are put in place.
 
-    canonical JSON   run, held, file, offset (null: a whole side file), digest
+    canonical JSON   run, held, file, offset (null: a whole side file)
     newline, then the bytes, then a line with the digest of everything before
 
 It lies in `journal/repair` while the mirror is written, so readers that look find it changing, and
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skerry.codec.digest import Digest, digest_bytes, parse_digest
+from skerry.codec.digest import Digest, parse_digest
 from skerry.codec.errors import FormatError
 from skerry.codec.names import check_name
 from skerry.codec.strict_json import (
@@ -43,12 +43,11 @@ class Repair:
 
     def to_bytes(self) -> bytes:
         head = {
-            "format": 1,
+            "format": 2,
             "run": self.run,
             "held": self.held.to_json(),
             "file": self.file,
             "offset": self.offset,
-            "digest": digest_bytes(self.data),
         }
         return seal(canonical(head) + b"\n" + self.data)
 
@@ -59,10 +58,8 @@ class Repair:
         if not newline:
             raise FormatError("repair: no line with what it is")
         value = as_object(parse_json(head, "repair"), "repair")
-        check_fields(value, "repair", "format", "run", "held", "file", "offset", "digest")
-        as_int(value["format"], "repair format", 1, 1)
-        if parse_digest(value["digest"]) != digest_bytes(content):
-            raise FormatError("repair: other bytes than it names")
+        check_fields(value, "repair", "format", "run", "held", "file", "offset")
+        as_int(value["format"], "repair format", 2, 2)
         offset = value["offset"]
         return cls(
             run=parse_digest(value["run"]),

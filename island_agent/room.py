@@ -30,6 +30,11 @@ def free_bytes(where: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def is_full(error: OSError) -> bool:
+    """Say whether more room would have helped."""
+    return isinstance(error, DiskFull) or error.errno in _FULL
+
+
 def disk_error(error: OSError, where: Path, what: str, needed: int | None = None) -> DiskError:
     """Return what to raise for `error`, met while writing `what` below `where`."""
     if isinstance(error, DiskError):

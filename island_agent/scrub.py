@@ -9,6 +9,8 @@ and after.  It gives way to an install at once, in the middle of a part.
     repair-fetched ...  the part is read again from the bulletin and put in place (see `hooks`)
     mended              engines may load the mirror again; those that hold other weights do
 
+The marker, the layout and the leaf digests are looked at once a pass, and written anew from memory.
+
 Where no repair is possible, because nothing leads to the version any more or a file is missing,
 the mirror is condemned, and the agent begins again from a full version.
 """
@@ -26,17 +28,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from skerry.bulletin.errors import BulletinError, NoPath, VersionGone
+from skerry.bulletin.errors import NoPath, VersionGone
 from skerry.bulletin.reader import BulletinReader
 from skerry.codec.errors import CodecError
 from skerry.codec.layout import Layout
 from skerry.island_agent import plan
-from skerry.island_agent.errors import ChainRefused, IslandError, MirrorDamaged
+from skerry.island_agent.errors import ChainRefused, MirrorDamaged
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook
 from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
-from skerry.island_agent.parts import Part, PartName, digest_part, parts_of, take
+from skerry.island_agent.parts import Part, PartName, digest_part, is_damage, parts_of, take
 from skerry.island_agent.reading import look
 from skerry.island_agent.recover import recover_file, recover_leaf
 from skerry.island_agent.repair import Repair
@@ -61,6 +63,14 @@ class Pacer:
         """Return how long to wait after `nbytes` that were read by `now`."""
         self._free_at = max(self._free_at, now) + nbytes / self.bytes_per_s
         return self._free_at - now
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a look at a few parts found: the damaged ones, and those that could not be looked at."""
+
+    bad: list[Part] = field(default_factory=list)
+    unread: dict[Part, OSError] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +99,8 @@ class Scrubber:
     _layout: Layout | None = None
     _parts: Sequence[Part] = ()
     _next: int = 0
+    _next_bad: int = 0
+    _again: bool = False  # this turn is about parts that are known to be bad
     _good: dict[PartName, float] = field(default_factory=dict)
     _bad: set[PartName] = field(default_factory=set)
     _refused: Counter[PartName] = field(default_factory=Counter)
@@ -108,14 +120,16 @@ class Scrubber:
                 passes, began = self.status.scrub.passes, self.clock()
             try:
                 nbytes = await self.turn()
-            except (BulletinError, CodecError, IslandError, OSError) as error:
-                self.status.fail(error, "scrubbing")
+            except Exception as error:  # the boundary of the scrub's loop: engines wait for it
+                self.status.fail(error, "scrubbing", "scrub")
                 self.status.scrub.failures += 1
                 logger.warning("repair failed error=%r", error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, self.retry_limit_s)
             else:
                 retry_s = idle_s
+                if nbytes and not self._bad:
+                    self.status.well("scrub")
                 wait_s = self.pacer.delay_s(nbytes, self.clock()) if nbytes else idle_s
                 wait_s = max(wait_s, idle_s) if self._bad else wait_s
                 if self.fleet.trust.hurry and nbytes and not self._bad:
@@ -125,32 +139,53 @@ class Scrubber:
     async def turn(self) -> int:
         """Hash the next few parts, mend what is found; return how many bytes were hashed.
 
-        Parts that are known to be bad come first.  Raises what a repair can fail at.
+        Every other turn is about parts that are known to be bad: one that cannot be mended hides
+        no other damage.  Raises the first thing that a repair or a read failed at, after it tried
+        them all.
         """
         if self.busy() or not await self._observe():
             return 0
         assert self._of is not None
-        bad_first = [part for part in self._parts if part.name in self._bad]
-        parts = bad_first or take(self._parts, self._next, self.slice_bytes)
+        bad = [part for part in self._parts if part.name in self._bad]
+        self._again = bool(bad) and not self._again
+        if self._again:
+            self._next_bad %= len(bad)
+            parts = take(bad, self._next_bad, self.slice_bytes)
+        else:
+            parts = take(self._parts, self._next, self.slice_bytes)
         began = self.clock()
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._scan, self._of, parts
-        )
-        if found is None:
+        if self._next == 0 and not self._again:
+            await self._restore()
+        try:
+            seen = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._scan, self._of, parts
+            )
+        except MirrorDamaged:  # the marker
+            seen = None
+        if seen is None:
+            if not self._gives_way():
+                await self._restore()
             return 0
         nbytes = sum(part.nbytes for part in parts)
         self.status.scrub.bytes += nbytes
-        if not bad_first:
+        if self._again:
+            self._next_bad += len(parts)
+        else:
             self._advance(len(parts))
         for part in parts:
-            if part not in found:
+            if part not in seen.bad and part not in seen.unread:
                 self._good[part.name] = began
                 self._bad.discard(part.name)
-        for part in found:
-            await self._mend(part)
-        if not self._bad:
-            self.fleet.trust_mirror()
-        self.status.scrub.suspects = sorted(map(str, self._bad))
+        try:
+            if not self.busy():  # or else an install began just now; they are found after it
+                await self._suspect(seen.bad)
+                await self._mend_all(seen.bad)
+        finally:
+            if not self._bad:
+                self.fleet.trust_mirror()
+            self.status.scrub.suspects = sorted(map(str, self._bad))
+        for error in seen.unread.values():
+            raise error
         return nbytes
 
     def stop(self) -> asyncio.Future[None]:
@@ -194,41 +229,68 @@ class Scrubber:
             self.status.scrub.last_pass_unix_s = self.status.clock()
             logger.debug("scrub pass ended version=%s", self.status.version)
 
-    def _scan(self, held: Held, parts: Sequence[Part]) -> list[Part] | None:
-        """Return the parts that are not what they should be; None if the mirror was changing."""
+    def _scan(self, held: Held, parts: Sequence[Part]) -> _Seen | None:
+        """Say which parts are not what they should be; None if the mirror was changing."""
         root, directory = self.mirror.places.root, self.mirror.directory
         before = look(root)
         if before is None or before.held != held:
             return None
-        bad = []
+        seen = _Seen()
         for part in parts:
             try:
                 found = digest_part(directory, part, self._gives_way)
             except OSError as error:
                 logger.warning("mirror unreadable part=%s error=%r", part.name, error)
-                bad.append(part)
+                if is_damage(error):
+                    seen.bad.append(part)
+                else:  # of this process or this host: it says nothing of the bytes
+                    seen.unread[part] = error
                 continue
             if found is None:
                 return None
             if found != part.digest:
-                bad.append(part)
-        return bad if look(root) == before else None
+                seen.bad.append(part)
+        return seen if look(root) == before else None
 
     def _gives_way(self) -> bool:
         return self._stopped or self.busy()
 
+    async def _restore(self) -> None:
+        """Mend the files that say what the mirror is: this process knows what they must say."""
+        wrong = await self._do(self.mirror.restore_state)
+        self.status.scrub.damaged += len(wrong)
+        self.status.scrub.repaired += len(wrong)
+
+    async def _suspect(self, found: Sequence[Part]) -> None:
+        """Tell of all damage that is new, and doubt the engines that may have loaded any of it."""
+        assert self._of is not None
+        new = [part.name for part in found if part.name not in self._bad]
+        if not new:
+            return
+        self._bad.update(new)
+        self.status.scrub.damaged += len(new)
+        self.status.scrub.suspects = sorted(map(str, self._bad))
+        for name in new:
+            logger.error("mirror damaged version=%d part=%s", self._of.version, name)
+        self.fleet.distrust_mirror(f"damaged: {', '.join(map(str, new))}")
+        await self.fleet.doubt(min(self._good.get(name, self.checked_at) for name in new), self._of)
+
+    async def _mend_all(self, found: Sequence[Part]) -> None:
+        """Mend what can be mended.  Raises the first error, after all were tried."""
+        errors: list[Exception] = []
+        for part in found:
+            try:
+                await self._mend(part)
+            except Exception as error:  # of this part: the others are no worse for it
+                logger.warning("part not mended part=%s error=%r", part.name, error)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
     async def _mend(self, part: Part) -> None:
-        if self.busy():  # an install began just now; the part is found again after it
+        if self.busy() or self.mirror.held != self._of:
             return
         assert self._of is not None
-        if part.name not in self._bad:
-            self._bad.add(part.name)
-            self.status.scrub.damaged += 1
-            self.status.scrub.suspects = sorted(map(str, self._bad))
-            logger.error("mirror damaged version=%d part=%s", self._of.version, part.name)
-            good_at = self._good.get(part.name, self.checked_at)
-            self.fleet.distrust_mirror(f"damaged: {part.name}")
-            await self.fleet.doubt(good_at, self._of)
         if self._of.version not in self.reader.state.commits:
             return  # the log has not been read so far; a later turn comes back
         loop = asyncio.get_running_loop()

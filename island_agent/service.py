@@ -25,6 +25,7 @@ try:
     from prometheus_client import CollectorRegistry
 
     from skerry.inference.server import create_app
+    from skerry.island_agent.connections import raise_file_limit, unheld
     from skerry.island_agent.control import add_control
     from skerry.island_agent.metrics import IslandCollector, RelayCollector
     from skerry.island_agent.relay_http import relay_router
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 # Longer than clients keep theirs (15 s in aiohttp): whoever closes first must not be the one that
 # may be sent a request at that moment.
 KEEP_ALIVE_S = 75
+
+STALL_S = 30.0  # who takes nothing of an answer for so long loses the connection
 
 _READ_GRACE_S = 2.0  # for work that only reads from the store, which may never answer
 _LAST_S = 1.0  # for the end of what was cancelled, and for requests, however late it is
@@ -127,6 +130,7 @@ async def serve(
     Raises MirrorBusy, and OSError for a taken port.
     """
     config = config or ServiceConfig()
+    raise_file_limit()
     bound = listener or _listen(config.host, config.port)
     app = build_app(agent, server=config.server, control_token=config.control_token, relay=relay)
     server = _Server(
@@ -135,6 +139,7 @@ async def serve(
             log_config=None,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_S,
+            http=unheld(STALL_S),
             access_log=relay is None,  # neighbours read in ranges of a mebibyte
             timeout_graceful_shutdown=max(1, int(config.shutdown_s)),
         )

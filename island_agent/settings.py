@@ -111,7 +111,7 @@ def _seconds(*, zero: bool = False) -> Reader:
             raise ValueError(rule)
         try:
             number = float(found)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ValueError(rule) from None
         if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
             raise ValueError(rule)
@@ -253,6 +253,12 @@ SETTINGS: tuple[Setting, ...] = (
         name="watched_poll_s",
         read=_seconds(),
         text="the same while a relay tells of new records; default: poll_s, but at least 60",
+    ),
+    Setting(
+        name="eager_s",
+        read=_seconds(),
+        default=0.1,
+        text="the same while a request waits for a version",
     ),
     Setting(
         name="nudge_s",
@@ -474,7 +480,7 @@ class Settings:
             spool_bytes=self._int("spool_bytes"),
         )
         plain = (
-            "island", "poll_s", "idle_poll_s", "watched_poll_s", "nudge_s", "retry_s",
+            "island", "poll_s", "idle_poll_s", "watched_poll_s", "eager_s", "nudge_s", "retry_s",
             "retry_limit_s", "drain_s", "engine_limit_s", "verify_on_open", "threads", "announce",
             "announce_s", "heartbeat_s", "history", "in_memory", "memory_bytes",
             "scrub_bytes_per_s", "scrub_pass_s",
@@ -511,9 +517,15 @@ class Settings:
             raise self.invalid("engine_url", str(error)) from error
 
     def neighbours(self) -> tuple[tuple[str, ...], RelayConfig | None]:
-        """Return the relays that are read through, and what the agent is as one itself."""
+        """Return the relays that are read through, and what the agent is as one itself.
+
+        Raises SettingsInvalid for a setting that would change nothing.
+        """
         upstream = self["upstream"]
         assert isinstance(upstream, tuple)
+        for name, needs in (("relay_bytes", "relay"), ("watched_poll_s", "upstream")):
+            if self.source(name) != "default" and not self[needs]:
+                raise self.invalid(name, f"goes with {needs}, which is not set")
         relay = RelayConfig(cache_bytes=self._int("relay_bytes")) if self["relay"] else None
         return upstream, relay
 
@@ -521,7 +533,7 @@ class Settings:
         """Return the token of `/control`, read from its file if there is one."""
         token, path = self["control_token"], self["control_token_file"]
         if path is None:
-            return None if token is None else str(token)
+            return None if token is None else self._word("control_token", str(token))
         if token is not None:
             raise self.invalid("control_token", "give it or control_token_file, not both")
         try:
@@ -530,9 +542,14 @@ class Settings:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
             raise self.invalid("control_token_file", f"cannot be read: {reason}") from error
-        if not content or len(content) > MAX_TOKEN_BYTES or len(content.split()) != 1:
-            raise self.invalid("control_token_file", "expected one word in the file")
-        return content
+        return self._word("control_token_file", content)
+
+    def _word(self, name: str, text: str) -> str:
+        word = text.strip()
+        sound = word.isascii() and word.isprintable() and len(word) <= MAX_TOKEN_BYTES
+        if not sound or len(word.split()) != 1:
+            raise self.invalid(name, f"expected one word of ASCII, at most {MAX_TOKEN_BYTES} bytes")
+        return word
 
     def _int(self, name: str) -> int:
         value = self[name]

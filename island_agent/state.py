@@ -15,7 +15,9 @@ does.  Other processes read the mirror as `reading` says.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +35,9 @@ from skerry.island_agent.files import (
     write_atomically,
 )
 from skerry.island_agent.marker import Held, Marker
+from skerry.island_agent.parts import is_damage
+
+logger = logging.getLogger(__name__)
 
 PARTIAL = "mirror.partial"
 
@@ -114,10 +119,13 @@ class State:
         self._lock = os.open(places.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            places.drop_temporaries()
         except BlockingIOError as error:
-            os.close(self._lock)
+            self.close()
             raise MirrorBusy(f"{places.root}: another process holds this directory") from error
-        places.drop_temporaries()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Release the lock.  Idempotent."""
@@ -153,6 +161,34 @@ class State:
         write_atomically(digests / held.weights, seal(weights.to_bytes()))
         self._layouts[held.layout], self._weights[held.weights] = layout, weights
 
+    def restore(self, marker: Marker, layout: Layout, weights: WeightsDigest) -> list[str]:
+        """Write each file anew that does not say this; return the names of those that did not."""
+        held = marker.held
+        assert held is not None
+
+        def says_layout() -> bool:
+            return self._sealed("layouts", held.layout) == layout.to_bytes()
+
+        def says_weights() -> bool:
+            stored = self._sealed("weights", held.weights)
+            return WeightsDigest.from_bytes(stored, layout) == weights
+
+        def says_held() -> bool:
+            return self.marker() == replace(marker, part=self.part)
+
+        wrong = []
+        for name, says in (("layout", says_layout), ("leaf digests", says_weights)):
+            if not _is_sound(says):
+                wrong.append(name)
+        if wrong:
+            self.put(held, layout, weights)
+        if not _is_sound(says_held):
+            wrong.append("marker")
+            self.set_marker(marker)
+        for name in wrong:
+            logger.error("state damaged and written anew version=%d file=%s", held.version, name)
+        return wrong
+
     def layout(self, digest: Digest) -> Layout:
         """Return a stored layout.  Raises MirrorDamaged."""
         if digest in self._layouts:
@@ -180,3 +216,14 @@ class State:
             return unseal((self.places.state / folder / digest).read_bytes(), folder)
         except (FileNotFoundError, FormatError) as error:
             raise MirrorDamaged(f"state/{folder}/{digest}: {error}") from error
+
+
+def _is_sound(says: Callable[[], bool]) -> bool:
+    try:
+        return says()
+    except (FormatError, MirrorDamaged):
+        return False
+    except OSError as error:
+        if is_damage(error):
+            return False
+        raise

@@ -26,7 +26,8 @@ PHASES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallReport:
     """One finished install.  Seconds by step, and by phase with bytes; `nbytes` were read from the
-    store, `changed` words were written, None for a full version."""
+    store, `changed` words were written, None for a full version, or where a later pass finished
+    it."""
 
     version: int
     base: int | None
@@ -128,7 +129,6 @@ class IslandStatus:
     bytes_total: int = 0
     reading: tuple[tuple[int | None, int], ...] = ()
     progress: FetchProgress = field(default_factory=FetchProgress)
-    last_error: Failure | None = None
     engines: dict[str, EngineStatus] = field(default_factory=dict)
     scrub: ScrubStatus = field(default_factory=ScrubStatus)
     installs: int = 0
@@ -137,22 +137,35 @@ class IslandStatus:
     install_bytes: Counter[str] = field(default_factory=Counter)
     history: deque[InstallReport] = field(init=False)
     errors: deque[Failure] = field(init=False)
+    _ailing: dict[str, Failure] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.history = deque(maxlen=self.history_limit)
         self.errors = deque(maxlen=self.history_limit)
 
-    def fail(self, error: BaseException, doing: str) -> None:
-        """Record an error; it is the last one until the next success, and counted for good."""
+    def fail(self, error: BaseException, doing: str, who: str = "pass") -> None:
+        """Record an error, counted for good; `who` has it until they are `well` again."""
         self.failures[type(error).__name__] += 1
-        self.last_error = Failure(
+        failure = Failure(
             message=str(error) or repr(error),
             kind=type(error).__name__,
             acts=who_acts(error),
             doing=doing,
             at_unix_s=self.clock(),
         )
-        self.errors.append(self.last_error)
+        self._ailing.pop(who, None)
+        self._ailing[who] = failure
+        self.errors.append(failure)
+
+    def well(self, who: str = "pass") -> None:
+        """Note a success: of whoever had an error, and of nobody else."""
+        self._ailing.pop(who, None)
+
+    @property
+    def last_error(self) -> Failure | None:
+        """The newest error of those that somebody still has."""
+        found = list(self._ailing.values())
+        return found[-1] if found else None
 
     def installed(self, report: InstallReport) -> None:
         self.history.append(report)

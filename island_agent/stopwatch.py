@@ -31,7 +31,8 @@ class Phase:
 class StopWatch:
     """Marks are the names in `hooks`; the last time that one was passed counts.
 
-    `note` adds what no mark tells.  No clock makes a phase shorter than nothing.
+    `note` adds what no mark tells.  No clock makes a phase shorter than nothing.  A mark that was
+    never passed, as in an install that failed and was finished later, counts as the one before.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -53,28 +54,34 @@ class StopWatch:
         self._noted[phase] = Phase(seconds=max(0.0, seconds), nbytes=nbytes)
 
     def seconds(self) -> dict[str, float]:
-        """Split an install that reached `marker-moved`; a full version has no record to write."""
-        spooled = self._marks["objects-spooled"]
+        """Split an install; a full version has no record to write."""
+        spooled = self._marks.get("objects-spooled", self._began)
         decoded = self._marks.get("decoded", self._marks.get("assembled", spooled))
         recorded = self._marks.get("journal-durable", decoded)
+        switched = self._marks.get("engines-switched", recorded)
         return {
             "fetch_s": max(0.0, spooled - self._began),
             "stage_s": max(0.0, decoded - spooled),
             "journal_s": max(0.0, recorded - decoded),
-            "apply_s": max(0.0, self._marks["marker-moved"] - recorded),
+            "apply_s": max(0.0, self._marks.get("marker-moved", switched) - switched),
         }
 
     def phases(self) -> Mapping[str, Phase]:
-        """Return every phase of such an install, in order."""
-        spooled, moved = self._marks["objects-spooled"], self._marks["marker-moved"]
+        """Return every phase of an install, in order."""
+        marks = self._marks
+        spooled = marks.get("objects-spooled", self._began)
         noted = {name: self._noted.get(name, Phase()) for name in PHASES}
-        if "journal-durable" in self._marks:
-            recorded = self._marks["journal-durable"]
-            verify = self._marks["leaves-checked"] - self._marks["words-written"]
-            decode = recorded - spooled - noted["journal"].seconds
-            apply = moved - recorded - verify
+        if "decoded" in marks:
+            recorded = marks.get("journal-durable", marks["decoded"])
+            switched = marks.get("engines-switched", recorded)
+            written = marks.get("words-written", switched)
+            checked = marks.get("leaves-checked", written)
+            verify, decode = checked - written, recorded - spooled - noted["journal"].seconds
+            apply = marks.get("marker-moved", checked) - switched - verify
         else:
-            verified, built = self._marks["full-verified"], self._marks["assembled"]
+            verified = marks.get("full-verified", spooled)
+            built = marks.get("assembled", verified)
+            moved = marks.get("marker-moved", built)
             verify, decode, apply = verified - spooled, built - verified, moved - built
         timed = {
             "fetch": spooled - self._began,

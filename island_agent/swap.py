@@ -7,7 +7,7 @@
     journal/swap removed, mirror.outgoing removed
 
 `finish_swap` does whatever of this is still to do, so a crash anywhere is finished by calling it
-again.
+again.  An intent that cannot be read does not say how far that went: the mirror is then suspect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ def swap_in(state: State, marker: Marker, *, hook: Hook) -> None:
 
 
 def finish_swap(state: State, *, hook: Hook) -> bool:
-    """Finish a swap that was intended; say whether there was one.  Idempotent."""
+    """Finish a swap that was intended.  Idempotent.
+
+    Returns whether the mirror may be another version than the marker names, because the intent is
+    damaged; who has looked removes it.
+    """
     places = state.places
     try:
         marker = Marker.from_bytes(places.swap_intent.read_bytes())
@@ -42,8 +46,10 @@ def finish_swap(state: State, *, hook: Hook) -> bool:
         return False
     except FormatError:
         logger.warning("swap intent discarded: it is damaged")
-        remove(places.swap_intent)
-        return False
+        if not places.mirror.exists() and places.outgoing.exists():
+            rename(places.outgoing, places.mirror)
+        remove(places.outgoing)
+        return True
     if places.incoming.exists():
         if places.mirror.exists():
             rename(places.mirror, places.outgoing)
@@ -58,4 +64,4 @@ def finish_swap(state: State, *, hook: Hook) -> bool:
     hook("marker-moved")
     remove(places.swap_intent)
     remove(places.outgoing)
-    return True
+    return False

@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from skerry.bulletin import keys
-from skerry.bulletin.errors import BulletinError, NotFound, StoreError
+from skerry.bulletin.errors import BulletinError, StoreError
+from skerry.bulletin.inspection.checks import (
+    Check,
+    check_object,
+    check_version,
+    full_of,
+    usable,
+)
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.records import Commit, Full, ObjectRef, Skip
+from skerry.bulletin.records import Commit, Full, Skip
 from skerry.codec.errors import CodecError, ResultMismatch
 from skerry.codec.layout import Layout
 from skerry.publisher.baseline import Baseline, measure, rebuild
@@ -47,89 +53,22 @@ def audit(
     live = [c for v, c in sorted(reader.state.commits.items()) if v not in reader.state.retired]
     sound = set()
     for commit in live:
-        findings = list(_presence(reader, commit))
+        findings = [_finding(check) for check in check_version(reader, commit) if check.problem]
         yield from findings
         if not findings:
             sound.add(commit.version)
     for skip in reader.state.skips:
-        for ref in _usable(reader, skip.packs):
-            yield from _object(reader, skip.version, ref)
+        for ref in usable(reader, skip.packs):
+            check = check_object(reader, skip.version, ref)
+            if check.problem:
+                yield _finding(check)
     if deep:
         whole = [c for c in live if c.version in sound]
         yield from _deep(reader, whole, progress, thread_count(threads))
 
 
-def _usable(reader: BulletinReader, refs: tuple[ObjectRef, ...]) -> tuple[ObjectRef, ...]:
-    """Return `refs`, or none of them when a record says that one may be deleted."""
-    gone = reader.state.retired_keys
-    return refs if gone.isdisjoint(ref.key for ref in refs) else ()
-
-
-def _full_of(reader: BulletinReader, commit: Commit) -> Full | None:
-    if commit.full is None or commit.full.prefix in reader.state.retired_keys:
-        return None
-    return commit.full
-
-
-def _presence(reader: BulletinReader, commit: Commit) -> Iterator[Finding]:
-    version = commit.version
-    missing = False
-    for key in (keys.layout(commit.layout), keys.manifest(commit.manifest)):
-        try:
-            reader.store.size(key)
-        except NotFound:
-            missing = True
-            yield Finding(version=version, what=key, problem="missing")
-    for ref in _usable(reader, commit.packs):
-        yield from _object(reader, version, ref)
-    full = _full_of(reader, commit)
-    if full is not None:
-        for ref in full.objects:
-            yield from _object(reader, version, ref)
-    if missing:
-        return
-    try:
-        layout = reader.layout(commit.layout)
-        manifest = reader.manifest(commit.manifest)
-    except BulletinError as error:
-        yield Finding(version=version, what="description", problem=str(error))
-        return
-    if manifest.layout != commit.layout:
-        yield Finding(version=version, what="manifest", problem="names another layout")
-    unknown = {stat.name for stat in manifest.tensors} - {spec.name for spec in layout.tensors}
-    if unknown:
-        problem = f"names tensor {min(unknown)!r:.120}, which the layout lacks"
-        yield Finding(version=version, what="manifest", problem=problem)
-    if commit.elements != layout.words:
-        problem = f"expected {layout.words} elements, found {commit.elements}"
-        yield Finding(version=version, what="record", problem=problem)
-    if full is not None:
-        yield from _files(version, layout, full)
-
-
-def _object(reader: BulletinReader, version: int, ref: ObjectRef) -> Iterator[Finding]:
-    try:
-        size = reader.store.size(ref.key)
-    except NotFound:
-        yield Finding(version=version, what=ref.key, problem="missing")
-        return
-    if size != ref.size:
-        problem = f"expected {ref.size} bytes, found {size}"
-        yield Finding(version=version, what=ref.key, problem=problem)
-
-
-def _files(version: int, layout: Layout, full: Full) -> Iterator[Finding]:
-    """Compare the files of a full with those of the layout: names, sizes, side files' digests."""
-    expected, found = dict(layout.files()), {file.name: file.size for file in full.files}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            problem = f"expected {expected.get(name)} bytes, found {found.get(name)}"
-            yield Finding(version=version, what=f"{full.prefix}/{name}", problem=problem)
-    digests = {file.name: file.digest for file in full.files}
-    for side in layout.side_files:
-        if digests.get(side.name, side.digest) != side.digest:
-            what = f"{full.prefix}/{side.name}"
-            yield Finding(version=version, what=what, problem="another digest than in the layout")
+def _finding(check: Check) -> Finding:
+    return Finding(version=check.version, what=check.what, problem=str(check.problem))
 
 
 def _deep(
@@ -139,12 +78,12 @@ def _deep(
     held: Baseline | None = None
     for commit in commits:
         layout = reader.layout(commit.layout)
-        full = _full_of(reader, commit)
+        full = full_of(reader, commit)
         rebuilt: Baseline | None = None
         try:
             if full is not None:
                 rebuilt = _by_full(reader, commit, layout, full, storage, progress)
-            if commit.base is not None and _usable(reader, commit.packs) == commit.packs:
+            if commit.base is not None and usable(reader, commit.packs) == commit.packs:
                 rebuilt = _by_patch(reader, commit, layout, held, storage, progress, threads)
                 held = None
         except (StoreError, BulletinError, CodecError, BaselineUnavailable) as error:
@@ -153,7 +92,7 @@ def _deep(
             continue
         held = rebuilt
     for skip in reader.state.skips:
-        if reader.state.retired.isdisjoint((skip.base_version, skip.version)) and _usable(
+        if reader.state.retired.isdisjoint((skip.base_version, skip.version)) and usable(
             reader, skip.packs
         ):
             yield from _by_skip(reader, skip, storage, progress, threads)

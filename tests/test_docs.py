@@ -77,9 +77,18 @@ def test_every_path_of_the_repository_exists() -> None:
     assert missing == []
 
 
+def test_pictures_are_small_and_shown_somewhere() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in files(".md"))
+    for picture in files(".png"):
+        assert picture.stat().st_size <= 300_000, picture
+        assert str(picture.relative_to(ROOT / "docs")) in pages, picture
+
+
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
     found = []
     for path in files():
+        if path.suffix == ".png":
+            continue
         text = path.read_text(encoding="utf-8")  # the repository has no other files
         found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
     assert found == []

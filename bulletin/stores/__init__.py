@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -16,6 +17,7 @@ from skerry.bulletin.stores.local import LocalStore
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.stores.metered import Metered, Usage
 from skerry.bulletin.stores.mirrored import Mirrored
+from skerry.bulletin.stores.relay_trust import RelayTrust
 from skerry.bulletin.stores.relayed import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.retrying import Retrying
@@ -57,7 +59,9 @@ def open_store(url: str) -> ObjectStore:
     return Mirrored([_open(one, RetryConfig(read_s=_MIRROR_READ_S)) for one in urls])
 
 
-def open_relayed(url: str, relays: Sequence[str], *, pinned: bool = False) -> ObjectStore:
+def open_relayed(
+    url: str, relays: Sequence[str], *, pinned: bool = False, trust: RelayTrust | None = None
+) -> ObjectStore:
     """Return the store at `url`, read through relays first, in the order of their addresses.
 
     `pinned`: the reader knows the run's key.
@@ -65,11 +69,24 @@ def open_relayed(url: str, relays: Sequence[str], *, pinned: bool = False) -> Ob
     Raises UnsupportedStore, also for a relay that is not at an http address.
     """
     store = open_store(url)
+    trust = trust or RelayTrust()
     for relay in reversed(relays):
         if not relay.startswith(("http://", "https://")):
             raise UnsupportedStore(f"expected http://host:port/bulletin, found {relay!r:.80}")
-        store = Relayed(_open(relay, RetryConfig(read_s=_MIRROR_READ_S)), store, pinned=pinned)
+        store = Relayed(_open_relay(relay, trust), store, trust, pinned=pinned)
     return store
+
+
+def _open_relay(url: str, trust: RelayTrust) -> ObjectStore:
+    parts = web_address(url, "the address of a relay")
+    if not parts.path.strip("/"):
+        raise UnsupportedStore(f"expected http://host:port/bulletin, found no path: {url:.80}")
+    config = RetryConfig(read_s=_MIRROR_READ_S)
+    retries = Retries(config)
+    # However a relay deals out one request, its time is bounded.
+    within = Retries(replace(config, longest_read_s=trust.patience_s), budget=retries.budget)
+    web = _needs("http").WebStore(url, retries=within, allowed_s=trust.allowed_s)
+    return Retrying(web, retries)
 
 
 def _open(url: str, config: RetryConfig) -> ObjectStore:

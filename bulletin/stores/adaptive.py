@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 LEAST = 1
-START = 4
-MOST = 32
+START = 8
+MOST = 48
 
 _GAIN = 1.05  # what a larger number must bring
 _LOSS = 0.85  # below this share of the best rate the number is a step too high

@@ -1,7 +1,7 @@
 """One object over HTTP in many ranges side by side, handed over in order, in bounded memory.
 
 A range that breaks off goes on from the byte reached.  All ranges are of one object: the first
-answer says which (its ETag), every other request insists on that.
+answer says which (its ETag), every other answer must agree, and later requests insist on it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from skerry.bulletin.errors import (
     StoreError,
     StoreUnavailable,
 )
-from skerry.bulletin.stores.adaptive import Slots
+from skerry.bulletin.stores.adaptive import AdaptiveLimit, Slots
 from skerry.bulletin.stores.retries import Attempts, Retries
+from skerry.bulletin.stores.stragglers import Stragglers
 from skerry.bulletin.stores.web import WebClient, background_loop, refused
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,19})")
@@ -31,14 +32,30 @@ _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeConfig:
-    """`ahead` ranges of `range_bytes` each are under way or waiting to be taken, per stream."""
+    """`ahead` ranges of at most `range_bytes` are under way or waiting to be taken, per stream.
+
+    What `burst` such ranges hold is read at once, in as many ranges, none below `least_bytes`: a
+    connection starts slowly whatever the link carries, so that a small object takes its time from
+    the number of them.  Larger objects are read by as many as the link proves to be good for.
+    """
 
     range_bytes: int = 1024 * 1024
+    least_bytes: int = 32 * 1024
+    burst: int = 32
     ahead: int = 48
 
     def __post_init__(self) -> None:
-        if self.range_bytes < 1 or self.ahead < 1:
-            raise ValueError("range_bytes and ahead are at least 1")
+        if min(self.range_bytes, self.least_bytes, self.burst, self.ahead) < 1:
+            raise ValueError("range_bytes, least_bytes, burst and ahead are at least 1")
+
+    @property
+    def burst_bytes(self) -> int:
+        """The largest object that is read at once."""
+        return self.burst * self.range_bytes
+
+    def size_for(self, nbytes: int) -> int:
+        """Return the size of each range of an object of `nbytes`."""
+        return min(self.range_bytes, max(self.least_bytes, -(-nbytes // self.burst)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +79,10 @@ class ContentRange:
 
 
 class RangeReader:
-    """Reads objects of one store.  `slots` bounds the requests of all its streams together."""
+    """Reads objects of one store.
+
+    `slots` bounds the requests of all large objects together, `burst` those of all small ones.
+    """
 
     def __init__(
         self,
@@ -75,6 +95,8 @@ class RangeReader:
         self._slots = slots
         self._retries = retries
         self._config = config or RangeConfig()
+        burst = self._config.burst
+        self._burst = Slots(AdaptiveLimit(least=burst, start=burst, most=burst))
 
     def stream(
         self,
@@ -90,19 +112,23 @@ class RangeReader:
         `address(False)` returns the object's URL, or nothing when a fresh one is due;
         `address(True)` makes that, and may block.
         """
+        nbytes = stop - start
+        size = self._config.size_for(nbytes)
+        at_once = nbytes <= self._config.burst_bytes
         transfer = _Transfer(
-            self._client, self._slots, self._retries,
+            self._client, self._burst if at_once else self._slots, self._retries,
             key=key, start=start, stop=stop, address=address, headers=headers,
+            stragglers=Stragglers(-(-nbytes // size)) if at_once else None,
         )  # fmt: skip
         waiting: deque[Future[bytes]] = deque()
         loop = background_loop()
-        firsts = iter(range(start, stop, self._config.range_bytes))
+        firsts = iter(range(start, stop, size))
         try:
             while True:
                 while (
                     len(waiting) < self._config.ahead and (first := next(firsts, None)) is not None
                 ):
-                    last = min(first + self._config.range_bytes, stop)
+                    last = min(first + size, stop)
                     waiting.append(
                         asyncio.run_coroutine_threadsafe(transfer.read(first, last), loop)
                     )
@@ -128,31 +154,59 @@ class _Transfer:
         stop: int,
         address: Callable[[bool], str],
         headers: Mapping[str, str],
+        stragglers: Stragglers | None,
     ) -> None:
         self._client = client
         self._slots = slots
         self._retries = retries
+        self._stragglers = stragglers
         self._key = key
         self._start = start
         self._stop = stop
         self._address = address
         self._headers = headers
         self._object: tuple[str, int] | None = None  # ETag and size
-        self._known = asyncio.Event()
 
     async def read(self, first: int, last: int) -> bytes:
         """Return bytes [first, last), however many requests that takes."""
         piece = _Piece(first, last)
+        if self._stragglers is None:
+            await self._fill(piece)
+            return bytes(piece.buffer)
+        began = asyncio.get_running_loop().time()
+        filling = asyncio.create_task(self._fill(piece))
+        late = asyncio.create_task(self._stragglers.is_one(began))
+        rest, again = piece, late  # there is no second request yet
+        try:
+            await asyncio.wait({filling, late}, return_when=asyncio.FIRST_COMPLETED)
+            if not filling.done():
+                rest = _Piece(piece.position, last)
+                again = asyncio.create_task(self._once(rest))
+                await asyncio.wait({filling, again}, return_when=asyncio.FIRST_COMPLETED)
+            if not filling.done() and again.exception() is None:
+                piece.finish(rest)
+            else:
+                await filling
+        finally:
+            for task in (filling, late, again):
+                task.cancel()
+                task.add_done_callback(_forget)
+        self._stragglers.finished(asyncio.get_running_loop().time() - began)
+        return bytes(piece.buffer)
+
+    async def _once(self, piece: _Piece) -> None:
+        async with self._slots:
+            await self._request(piece, renew=False)
+
+    async def _fill(self, piece: _Piece) -> None:
         attempts = self._retries.reading()
         renew = False
-        if first != self._start:
-            await self._known.wait()
         while True:
             reached = piece.position
             try:
                 async with self._slots:
                     await self._request(piece, renew=renew)
-                    self._slots.limit.completed(last - first)
+                    self._slots.limit.completed(piece.last - piece.first)
             except StoreUnavailable as error:
                 await self._wait(error, attempts, progressed=piece.position > reached)
             except StoreDenied:
@@ -161,7 +215,7 @@ class _Transfer:
                 renew = True
             else:
                 self._retries.budget.succeeded()
-                return bytes(piece.buffer)
+                return
 
     async def _wait(self, error: StoreUnavailable, attempts: Attempts, *, progressed: bool) -> None:
         self._slots.limit.failed()
@@ -214,7 +268,6 @@ class _Transfer:
     def _recognise(self, etag: str, total: int) -> None:
         if self._object is None:
             self._object = etag, total
-            self._known.set()
         elif self._object != (etag, total):
             raise ObjectChanged(self._key, "another object has taken its place")
 
@@ -228,9 +281,20 @@ class _Piece:
         self.position = first
         self.buffer = bytearray(last - first)
 
+    def finish(self, rest: _Piece) -> None:
+        """Take over what another request for the end of this one has brought."""
+        self.buffer[rest.first - self.first :] = rest.buffer
+        self.position = self.last
+
     def add(self, key: str, data: bytes) -> None:
         if len(data) > self.last - self.position:
             raise StoreUnavailable(key, "found more bytes than were asked for")
         at = self.position - self.first
         self.buffer[at : at + len(data)] = data
         self.position += len(data)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Look at a task's error, which nobody waits for: asyncio would complain."""
+    if not task.cancelled():
+        task.exception()

@@ -10,47 +10,35 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectChanged, StoreError, StoreUnavailable
+from skerry.bulletin.errors import (
+    NotFound,
+    ObjectChanged,
+    StoreError,
+    StoreUnavailable,
+    Tampered,
+    TooSlow,
+)
+from skerry.bulletin.records import RECORD_LIMIT_BYTES
 from skerry.bulletin.store import ObjectStore
+from skerry.bulletin.stores.relay_trust import RelayTrust, SharedLook
 from skerry.codec.digest import DigestStream, digest_bytes
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayTrust:
-    """How far a relay is relied on.
-
-    Its word that a record is not there yet holds for `log_s` seconds in a row; then the bulletin
-    itself is asked once.  An object that it says is on its way is waited for: `patience_s`, and a
-    second more for every `slowest_bytes_s` bytes.  It is left alone for `pause_s` when it gave no
-    answer or was found to be behind, for `bench_s` when it gave wrong bytes.
-    """
-
-    log_s: float = 60.0
-    patience_s: float = 60.0
-    slowest_bytes_s: float = 1e6
-    pause_s: float = 5.0
-    bench_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if min(self.log_s, self.patience_s, self.pause_s, self.bench_s) < 0:
-            raise ValueError("log_s, patience_s, pause_s and bench_s are not negative")
-        if self.slowest_bytes_s <= 0:
-            raise ValueError(f"slowest_bytes_s is positive, found {self.slowest_bytes_s}")
+_FIRST = keys.log(0)
 
 
 class Relayed:
     """See ObjectStore.  Reads ask `relay` first; writes and lists are `behind`'s alone.
 
-    Several relays are `Relayed(first, Relayed(second, bulletin))`.
+    Several relays are `Relayed(first, Relayed(second, bulletin))`.  `relay` ends a request that
+    takes longer than `trust` allows with TooSlow: nobody else can.
     """
 
     def __init__(
@@ -63,18 +51,21 @@ class Relayed:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Unless the reader has `pinned` the run's key, slot 0 is read past the relay: it says
-        which run this is, and by whose key everything after it is verified.
+        """Slot 0 is read past the relay: it says which run this is, and by whose key everything
+        after it is verified.  Only where the bulletin does not answer a reader that has `pinned`
+        the run's key takes the relay's, until the bulletin does: then another one is Tampered.
         """
         self._relay = relay
         self._behind = behind
         self._trust = trust or RelayTrust()
         self._clock = clock
         self._sleep = sleep
-        self._own = () if pinned else (keys.log(0),)
+        self._pinned = pinned
         self._lock = Lock()
         self._away_until = 0.0
-        self._looked_at = clock()  # when the bulletin itself last said how far the log goes
+        self._bulletin: SharedLook = (
+            behind._bulletin if isinstance(behind, Relayed) else SharedLook(clock())
+        )
 
     def distrust(self) -> None:
         """Read past every relay for a while: something that was read was not what it should be."""
@@ -86,6 +77,10 @@ class Relayed:
         def ask(store: ObjectStore) -> bytes:
             return store.get(key, limit_bytes=limit_bytes)
 
+        if key.startswith(keys.LOG_PREFIX):
+            self._check_run()
+        if key == _FIRST:
+            return self._first(ask)
         data = self._asked(key, ask, limit_bytes)
         if data is not None and (digest := keys.named_digest(key)) is not None:
             if digest_bytes(data) == digest:
@@ -93,8 +88,10 @@ class Relayed:
             self._lied(key)
             data = None
         if data is None:
+            if key.startswith(keys.LOG_PREFIX):
+                self._before_look()
             data = ask(self._behind)
-            if key.startswith(keys.LOG_PREFIX) and key not in self._own and self._usable():
+            if key.startswith(keys.LOG_PREFIX) and self._usable():
                 self._leave(self._trust.pause_s, f"it does not have {key}")  # nor those after it
         return data
 
@@ -154,7 +151,7 @@ class Relayed:
 
         Raises NotFound for a record that is not there yet, if the relay's word is good for that.
         """
-        if key in self._own or not self._usable():
+        if key == _FIRST or not self._usable():
             return None
         deadline = self._deadline(nbytes if keys.named_digest(key) else 0)
         while True:
@@ -173,6 +170,7 @@ class Relayed:
         """Yield what the relay has of a range, from `start` on; it may end early."""
         position = start
         deadline = self._deadline(stop - start)
+        flowing_at: float | None = None  # since when bytes come, without the reader's own time
         while True:
             try:
                 for piece in self._relay.stream(key, position, stop):
@@ -180,7 +178,16 @@ class Relayed:
                         self._lied(key)
                         return
                     position += len(piece)
+                    came_at = self._clock()
+                    flowing_at = came_at if flowing_at is None else flowing_at
+                    allowed_s = self._trust.allowed_s(position - start)
+                    late = came_at > min(deadline, flowing_at + allowed_s)
                     yield piece
+                    if late and position < stop:
+                        self._dawdled(key)
+                        return
+                    taken_s = self._clock() - came_at
+                    deadline, flowing_at = deadline + taken_s, flowing_at + taken_s
             except NotFound:
                 return
             except ObjectChanged:
@@ -200,7 +207,7 @@ class Relayed:
             return True
 
     def _deadline(self, nbytes: int) -> float:
-        return self._clock() + self._trust.patience_s + nbytes / self._trust.slowest_bytes_s
+        return self._clock() + self._trust.allowed_s(nbytes)
 
     def _awaited(self, error: StoreError, deadline: float) -> bool:
         """Wait if the relay asks for that: it is fetching the object.  Say whether to go on."""
@@ -212,22 +219,65 @@ class Relayed:
         self._sleep(delay_s)
         return True
 
+    def _first(self, ask: Callable[[ObjectStore], bytes]) -> bytes:
+        try:
+            return ask(self._behind)
+        except (StoreUnavailable, TooSlow) as error:
+            if not self._pinned or not self._usable():
+                raise
+            try:
+                first = ask(self._relay)
+            except StoreError:
+                raise error from None
+        with self._bulletin.lock:
+            self._bulletin.first = first
+        return first
+
     def _is_believed(self, key: str) -> bool:
         """Say whether the relay's word that `key` is not there is enough."""
         if not key.startswith(keys.LOG_PREFIX):
             return False
-        with self._lock:
-            now = self._clock()
-            if now - self._looked_at < self._trust.log_s:
-                return True
-            self._looked_at = now
-            return False
+        with self._bulletin.lock:
+            return self._clock() - self._bulletin.looked_at < self._trust.log_s
+
+    def _before_look(self) -> None:
+        """The last relay before the bulletin is about to ask it how far the log goes.
+
+        Raises Tampered if a relay's first record turns out to be of another run.
+        """
+        if isinstance(self._behind, Relayed):
+            return
+        with self._bulletin.lock:
+            self._bulletin.looked_at = self._clock()
+            first = self._bulletin.first
+        if first is None:
+            return
+        found = self._behind.get(_FIRST, limit_bytes=RECORD_LIMIT_BYTES)
+        with self._bulletin.lock:
+            if found == first:
+                self._bulletin.first = None
+            else:
+                self._bulletin.found = found
+        self._check_run()
+
+    def _check_run(self) -> None:
+        with self._bulletin.lock:
+            first, found = self._bulletin.first, self._bulletin.found
+        if first is not None and found is not None:
+            expected, other = f"run {digest_bytes(found)}", f"run {digest_bytes(first)}"
+            raise Tampered(f"{_FIRST} of a relay", expected=expected, found=other)
 
     def _usable(self) -> bool:
         with self._lock:
             return self._clock() >= self._away_until
 
+    def _dawdled(self, key: str) -> None:
+        self._leave(self._trust.bench_s, f"it takes too long for {key}")
+
     def _failed(self, key: str, error: StoreError) -> None:
+        if isinstance(error, TooSlow):
+            self._dawdled(key)
+            return
         self._leave(self._trust.pause_s, f"no answer for {key}: {error}")
 
     def _lied(self, key: str) -> None:

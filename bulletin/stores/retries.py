@@ -7,6 +7,7 @@ for it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,9 +66,14 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
-    """How long one operation is tried: reads, writes, and the pauses between attempts."""
+    """How long one operation is tried: reads, writes, and the pauses between attempts.
+
+    Progress starts `read_s` anew; a read is tried for `longest_read_s` whatever its progress (None:
+    without end).
+    """
 
     read_s: float = 30.0
+    longest_read_s: float | None = None
     write_s: float = 60.0
     first_delay_s: float = 0.1
     longest_delay_s: float = 5.0
@@ -99,7 +105,7 @@ class Retries:
         self.random = random or Random()
 
     def reading(self) -> Attempts:
-        return Attempts(self, self.config.read_s)
+        return Attempts(self, self.config.read_s, longest_s=self.config.longest_read_s)
 
     def writing(self) -> Attempts:
         return Attempts(self, self.config.write_s)
@@ -108,14 +114,15 @@ class Retries:
 class Attempts:
     """The attempts of one operation, so many seconds from now or from the last progress."""
 
-    def __init__(self, retries: Retries, limit_s: float) -> None:
+    def __init__(self, retries: Retries, limit_s: float, *, longest_s: float | None = None) -> None:
         self._retries = retries
         self._limit_s = limit_s
+        self._end = math.inf if longest_s is None else retries.clock() + longest_s
         self.progressed()
 
     def progressed(self) -> None:
         """Something was achieved: patience and pauses start again."""
-        self._deadline = self._retries.clock() + self._limit_s
+        self._deadline = min(self._retries.clock() + self._limit_s, self._end)
         self._delay_s = self._retries.config.first_delay_s
 
     def delay_after(self, error: Unanswered) -> float | None:

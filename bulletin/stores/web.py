@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import aiohttp
 from yarl import URL
 
-from skerry.bulletin.errors import NotFound, StoreDenied, StoreError, StoreUnavailable
+from skerry.bulletin.errors import NotFound, StoreDenied, StoreError, StoreUnavailable, TooSlow
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ _CONNECT_S = 5.0
 _STALL_S = 20.0  # without a byte for so long a connection is given up
 _READ_BUFFER = 1 << 20
 _CLOSE_S = 5.0
+_KEPT_S = 60.0  # an idle connection: the next version may well come within it
 
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork takes no thread along
@@ -59,13 +60,22 @@ def _close_all(pid: int, loop: asyncio.AbstractEventLoop) -> None:
 
 
 class WebClient:
-    """Requests without cookies, without decompression, without redirects to another scheme."""
+    """Requests without cookies, without decompression, without redirects to another scheme.
+
+    A request and its answer take at most `whole_s` together; None: as long as bytes come.
+    """
 
     def __init__(
-        self, *, redirects: bool, tls: ssl.SSLContext | None = None, stall_s: float = _STALL_S
+        self,
+        *,
+        redirects: bool,
+        tls: ssl.SSLContext | None = None,
+        stall_s: float = _STALL_S,
+        whole_s: float | None = None,
     ) -> None:
         self._redirects = _MOST_REDIRECTS if redirects else 0
         self._tls = tls
+        self._whole_s = whole_s
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_S, connect=None, sock_read=stall_s
         )
@@ -82,26 +92,41 @@ class WebClient:
 
     @asynccontextmanager
     async def request(
-        self, method: str, url: str, *, key: str, headers: Mapping[str, str]
+        self,
+        method: str,
+        url: str,
+        *,
+        key: str,
+        headers: Mapping[str, str],
+        whole_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make one request, for the object `key`; errors inside the block are translated, too.
 
-        Raises StoreUnavailable when no answer came or it broke off, and StoreDenied.
+        `whole_s` takes the place of the client's.  Raises StoreUnavailable when no answer came or
+        it broke off, TooSlow, and StoreDenied.
         """
+        whole = asyncio.timeout(self._whole_s if whole_s is None else whole_s)
         try:
             address = URL(url, encoded=True)
-            for _ in range(self._redirects + 1):
-                async with self._sessions().request(
-                    method, address, headers=headers, allow_redirects=False, timeout=self._timeout
-                ) as response:
-                    if response.status not in _REDIRECTS:
-                        yield response
-                        return
-                    address = self._followed(key, address, response)
-            raise StoreDenied(key, f"more than {self._redirects} redirects")
+            async with whole:
+                for _ in range(self._redirects + 1):
+                    async with self._sessions().request(
+                        method,
+                        address,
+                        headers=headers,
+                        allow_redirects=False,
+                        timeout=self._timeout,
+                    ) as response:
+                        if response.status not in _REDIRECTS:
+                            yield response
+                            return
+                        address = self._followed(key, address, response)
+                raise StoreDenied(key, f"more than {self._redirects} redirects")
         except (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL) as error:
             raise StoreDenied(key, f"cannot connect: {type(error).__name__}") from None
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            if whole.expired():
+                raise TooSlow(key, "the answer takes longer than it may") from None
             rule = f"no answer, or one that broke off: {type(error).__name__}"
             raise StoreUnavailable(key, rule) from None
 
@@ -123,7 +148,7 @@ class WebClient:
             self._pid = os.getpid()
             tls: ssl.SSLContext | bool = True if self._tls is None else self._tls
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=64, ssl=tls),
+                connector=aiohttp.TCPConnector(limit=96, ssl=tls, keepalive_timeout=_KEPT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
                 read_bufsize=_READ_BUFFER,

@@ -8,7 +8,7 @@ for past every cache.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -33,7 +33,10 @@ _NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 class WebStore:
-    """See ObjectStore.  `url` is the address of the run's root, checked by `open_store`."""
+    """See ObjectStore.  `url` is the address of the run's root, checked by `open_store`.
+
+    `allowed_s` says how long a request for so many bytes may take; None: as long as bytes come.
+    """
 
     def __init__(
         self,
@@ -42,9 +45,13 @@ class WebStore:
         retries: Retries | None = None,
         tls: ssl.SSLContext | None = None,
         config: RangeConfig | None = None,
+        allowed_s: Callable[[int], float] | None = None,
     ) -> None:
+        config = config or RangeConfig()
         self._root = url.rstrip("/")
-        self._client = WebClient(redirects=True, tls=tls)
+        self._allowed_s = allowed_s
+        range_s = None if allowed_s is None else allowed_s(config.range_bytes)
+        self._client = WebClient(redirects=True, tls=tls, whole_s=range_s)
         slots = Slots(AdaptiveLimit())
         self._ranges = RangeReader(self._client, slots, retries or Retries(), config)
 
@@ -92,7 +99,10 @@ class WebStore:
         raise ReadOnly(check_key(key))
 
     async def _get(self, key: str, url: str, limit_bytes: int) -> bytes:
-        async with self._client.request("GET", url, key=key, headers=_headers(key)) as response:
+        whole_s = None if self._allowed_s is None else self._allowed_s(limit_bytes)
+        async with self._client.request(
+            "GET", url, key=key, headers=_headers(key), whole_s=whole_s
+        ) as response:
             _check(key, response)
             length = response.content_length
             if length is not None and length > limit_bytes:

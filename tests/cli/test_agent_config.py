@@ -79,7 +79,11 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
         (("run", "--dir", "d", "--config", "absent.toml"), {}, ("absent.toml",)),
         (("run", "--dir", "d", "--memory-mb", 1), {}, ("--memory-mb", "memory_bytes")),
         (("run", "--dir", "d", "--upstream", "ftp://a"), {}, ("--upstream", "upstream")),
-        (("run", "--dir", "d", "--upstream", "http://"), {}, ("--upstream", "upstream")),
+        (("run", "--dir", "d", "--upstream", "http://"), {}, ("--upstream", "of a relay")),
+        (("run", "--dir", "d", "--upstream", "http://a:80"), {}, ("--upstream", "/bulletin")),
+        (("run", "--dir", "d", "--relay", "--relay-gib", "inf"), {}, ("--relay-gib", "inf")),
+        (("run", "--dir", "d", "--relay-gib", 5), {}, ("--relay-gib", "relay_bytes", "relay")),
+        (("run", "--dir", "d"), {"SKERRY_AGENT_CONTROL_TOKEN": "a b"}, ("CONTROL_TOKEN", "word")),
     ],
 )
 def test_what_is_wrong_ends_with_code_2_and_names_setting_and_source(

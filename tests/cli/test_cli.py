@@ -33,7 +33,7 @@ from tests.publisher.samples import (
 
 COMMANDS = (
     "publish", "log", "show", "pull", "verify", "diff", "apply", "agent", "keygen", "info",
-    "rotate", "doctor", "gc", "compact",
+    "rotate", "doctor", "gc", "compact", "serve", "top",
 )  # fmt: skip
 
 

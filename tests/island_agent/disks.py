@@ -41,6 +41,10 @@ class SmallDisk:
                 except OSError:
                     continue
 
+    def shrink(self, nbytes: int) -> None:
+        """Leave so much room on a disk that was filled."""
+        os.truncate(self._ballast, self._ballast.stat().st_size - nbytes)
+
     def empty(self) -> None:
         self._ballast.unlink(missing_ok=True)
 

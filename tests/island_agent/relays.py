@@ -14,11 +14,12 @@ from fastapi import FastAPI
 
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.store import ObjectStore
+from skerry.island_agent.connections import unheld
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_http import relay_router
 from skerry.island_agent.relay_store import RelayStore
-from skerry.island_agent.service import KEEP_ALIVE_S
+from skerry.island_agent.service import KEEP_ALIVE_S, STALL_S
 
 SMALL = RelayConfig(cache_bytes=64 << 20, spare_bytes=0, hold_s=20)
 
@@ -30,8 +31,15 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def http_server(app: FastAPI) -> Iterator[str]:
-    """Serve an application from a thread; yields its address."""
+def http_server(app: FastAPI, *, stall_s: float = STALL_S) -> Iterator[str]:
+    """Serve an application from a thread, as an agent does; yields its address."""
+    with served(app, stall_s=stall_s) as (_, url):
+        yield url
+
+
+@contextmanager
+def served(app: FastAPI, *, stall_s: float) -> Iterator[tuple[uvicorn.Server, str]]:
+    """Do the same; yields the server, too."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     server = _Server(
         uvicorn.Config(
@@ -39,13 +47,14 @@ def http_server(app: FastAPI) -> Iterator[str]:
             log_config=None,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_S,
+            http=unheld(stall_s),
             timeout_graceful_shutdown=1,
         )
     )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
@@ -61,7 +70,7 @@ def relay_at(
     app = FastAPI(openapi_url=None)
     app.include_router(relay_router(relay))
     try:
-        with http_server(app) as url:
+        with http_server(app, stall_s=config.stall_s) as url:
             try:
                 yield relay, f"{url}/bulletin"
             finally:

@@ -175,3 +175,20 @@ def test_objects_are_fetched_within_the_stated_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     # Blocks to hash, two for each object that is read; pieces are written as they come.
     assert peak < 3 * 2 * 2**20 + 1_000_000
+
+
+def test_a_store_that_fails_thousands_of_times_is_asked_again_all_the_same(tmp_path: Path) -> None:
+    left = [1100]  # 2.0 ** 1024 is no float
+
+    def failing(key: str, start: int, data: bytes) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            raise StoreUnavailable(key, "no answer")
+        return data
+
+    store = MemoryStore()
+    store.put(REF.key, [DATA])
+    config = FetchConfig(backoff_s=1e-9, backoff_limit_s=1e-9, attempts=2000)
+    fetch = Fetcher(TwistedStore(store, failing), tmp_path, config)
+    assert fetch.fetch(REF).read_bytes() == DATA
+    assert left == [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -25,7 +26,8 @@ from skerry.codec.errors import BaseMismatch, FormatError, ResultMismatch, Struc
 from skerry.codec.pack import Pack
 from skerry.codec.tensors import TensorChanges
 from skerry.codec.weights import digest_weights
-from skerry.island_agent.checkpoint import Checkpoint
+from skerry.island_agent import hashing
+from skerry.island_agent.checkpoint import Checkpoint, weight_differences
 from skerry.island_agent.errors import (
     MirrorBusy,
     MirrorDamaged,
@@ -621,3 +623,56 @@ def test_a_chain_of_packs_of_any_length_is_not_read_into_memory(tmp_path: Path) 
     assert total > 16_000_000
     assert peak < 1_000_000
     print(f"{total} bytes in 8 packs, {peak} bytes of memory at most")
+
+
+# Pages that cannot be read.
+
+
+def test_a_page_that_cannot_be_read_is_damage_and_not_the_end_of_the_process(
+    tmp_path: Path,
+) -> None:
+    """The end of a shard goes under its map, as a bad sector would."""
+    version = random_snapshot(words=40_000)
+    version.write(tmp_path)
+    checkpoint = Checkpoint(tmp_path, version.layout)
+    weights = digest_weights(version.layout, version.read)
+    assert weight_differences(checkpoint, weights) == []
+    assert checkpoint.hash_weights() == weights
+    os.truncate(tmp_path / "model-00001-of-00003.safetensors", 4096)
+    (line,) = {line for line in weight_differences(checkpoint, weights) if "embed" in line}
+    assert line.endswith("tensor embed: leaf 0 cannot be read")
+    assert checkpoint.hash_weights() != weights
+
+
+@pytest.mark.parametrize("name", ["model-00002-of-00003.safetensors", "config.json"])
+def test_a_file_that_the_disk_cannot_read_condemns_the_mirror(
+    tmp_path: Path, run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = Mirror.open(tmp_path / "island")
+    read, bad = os.preadv, mirror.directory / name
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if os.path.samestat(os.fstat(fd), bad.stat()):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert any(name in line for line in mirror.check())
+    assert mirror.held is None
+    mirror.close()
+
+
+def test_leaves_hashed_on_many_threads_are_those_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = 12 * 1024 * 1024  # two leaves
+    data = np.random.default_rng(1).integers(0, 256, 2 * words, np.uint8)
+    version = random_snapshot().with_file(
+        "z.safetensors", shard("z", {"w": ("F16", (words,), data)})
+    )
+    version.write(tmp_path)
+    checkpoint = Checkpoint(tmp_path, version.layout)
+    expected = digest_weights(version.layout, version.read)
+    for cpus in (1, 3, 8):
+        monkeypatch.setattr(hashing, "usable_cpus", lambda cpus=cpus: cpus)
+        assert checkpoint.hash_weights() == expected

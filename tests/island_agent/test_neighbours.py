@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from skerry.bulletin.stores import Metered, Relayed, open_store
 from skerry.bulletin.stores.local import LocalStore
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.errors import MirrorBusy
 from skerry.island_agent.neighbours import Joined, Neighbours, join
 from skerry.island_agent.selection import Selection
 from skerry.island_agent.service import build_app
@@ -86,6 +88,11 @@ def hint_bytes(server: WebServer, run: Run) -> int:
     return asked * run.store.size(keys.HINT)
 
 
+def read_past(server: WebServer) -> dict[str, int]:
+    """Return how often each key was asked of the bulletin and not of a relay."""
+    return Counter(request.path.removeprefix("/run/") for request in server.seen)
+
+
 async def behind_one_relay(directory: Path, followers: int) -> None:
     """Followers start from nothing, then follow three more versions, all through one relay."""
     root = directory / "bulletin"
@@ -141,7 +148,7 @@ async def behind_one_relay(directory: Path, followers: int) -> None:
                     f"{figures['coalesced']} coalesced, {each / 1024:.0f} KiB a follower"
                 )
                 assert came == one
-                assert [request.path for request in past.seen] == []
+                assert read_past(past) == {keys.log(0): followers}
                 assert all(not agent.state.failures for agent in agents)
                 for n in (0, followers - 1):
                     assert_is(directory / f"island-{n}" / "mirror", run.versions[5])
@@ -177,7 +184,7 @@ def test_a_relay_that_mirrors_a_part_itself_gives_its_neighbours_everything(
             )
             async with asyncio.timeout(60), running(head), running(follower):
                 await until(lambda: head.agent.state.version == follower.agent.state.version == 1)
-            assert [request.path for request in past.seen] == []
+            assert read_past(past) == {keys.log(0): 1}
 
     asyncio.run(main())
     assert_holds(tmp_path / "head" / "mirror.partial", run.versions[1], part)
@@ -268,6 +275,60 @@ def test_whatever_a_relay_says_its_islands_get_the_newest_version(tmp_path: Path
 
     asyncio.run(main())
     assert_is(tmp_path / "island" / "mirror", run.versions[-1])
+
+
+def test_a_relay_of_another_run_of_the_same_key_changes_nothing_for_a_fresh_island(
+    tmp_path: Path,
+) -> None:
+    other = make_run(3, store=LocalStore(tmp_path / "other"), signer=SIGNER)
+    run = make_run(1, store=LocalStore(tmp_path / "bulletin"), signer=SIGNER)
+
+    async def main() -> None:
+        with ExitStack() as servers:
+            head = joined(tmp_path / "head", str(tmp_path / "other"), Neighbours(relay=SMALL))
+            url = servers.enter_context(http_server(build_app(head.agent, relay=head.relay)))
+            async with running(head):
+                await until(lambda: head.agent.state.version == 3)
+                island = joined(
+                    tmp_path / "island",
+                    str(tmp_path / "bulletin"),
+                    Neighbours(upstream=[f"{url}/bulletin"]),
+                )
+                async with running(island) as agent:
+                    await until(lambda: agent.state.version == 1)
+                    assert agent.state.run == run.writer.reader.state.run
+
+    asyncio.run(main())
+    assert_is(tmp_path / "head" / "mirror", other.versions[3])
+    assert_is(tmp_path / "island" / "mirror", run.versions[1])
+
+
+def test_a_second_agent_is_refused_before_it_touches_the_relays_cache(tmp_path: Path) -> None:
+    first = joined(tmp_path, "memory://second-agent", Neighbours(relay=SMALL))
+    assert first.relay is not None
+    begun = tmp_path / "relay" / "objects" / ".x.new"
+    begun.write_bytes(b"being written")
+    with pytest.raises(MirrorBusy):
+        joined(tmp_path, "memory://second-agent", Neighbours(relay=SMALL))
+    assert begun.exists()
+    first.relay.close()
+
+
+def test_a_wrong_record_in_a_relays_cache_stops_its_agent_for_one_pass(tmp_path: Path) -> None:
+    run = make_run(2, store=LocalStore(tmp_path / "bulletin"), signer=SIGNER)
+    other = make_run(2, signer=SIGNER)
+
+    async def main() -> None:
+        head = joined(tmp_path / "head", str(tmp_path / "bulletin"), Neighbours(relay=SMALL))
+        assert head.relay is not None
+        assert head.relay.slots.get(0)
+        wrong = other.store.get(keys.log(1), limit_bytes=1 << 20)
+        head.relay.cache.keep(f"log-{1:020d}", wrong)
+        async with running(head) as agent:
+            await until(lambda: agent.state.version == 2)
+
+    asyncio.run(main())
+    assert_is(tmp_path / "head" / "mirror", run.versions[2])
 
 
 def test_ten_agents_behind_one_relay_cost_the_wan_one_fetch(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ async def idle_agent(
         idle_poll_s=HOURS_S,
         watched_poll_s=HOURS_S,
         nudge_s=nudge_s,
+        eager_s=0.001,
         announce=False,
     )
     agent = Agent(config, BulletinReader(store), engines=None if engine is None else {"a": engine})
@@ -80,6 +81,28 @@ def test_a_request_that_waits_for_a_version_gets_it_although_the_agent_is_idle(
             run.extend(1)
             async with asyncio.timeout(30), agent.gate.admit(version(1), wait_s=30) as ticket:
                 assert ticket.version == 1
+
+    asyncio.run(main())
+
+
+def test_while_a_request_waits_the_agent_goes_on_looking(tmp_path: Path) -> None:
+    run = make_run(0)
+
+    async def main() -> None:
+        store = Metered(run.store)
+        async with idle_agent(tmp_path, store, engine=ByteEngine()) as agent:
+            before = await rests(store)
+
+            async def ask() -> int:
+                async with agent.gate.admit(version(1), wait_s=30) as ticket:
+                    return ticket.version
+
+            asked = asyncio.create_task(ask())
+            async with asyncio.timeout(30):
+                while sum(store.usage().requests.values()) < before + 5:
+                    await asyncio.sleep(0)
+                run.extend(1)
+                assert await asked == 1
 
     asyncio.run(main())
 

@@ -13,6 +13,7 @@ from skerry.bulletin.log import BulletinReader
 from skerry.island_agent.errors import MirrorBusy, ObjectUnavailable, PullRefused
 from skerry.island_agent.fetch import FetchConfig
 from skerry.island_agent.pull import pull, verify_directory
+from tests.island_agent.disks import small_disk
 from tests.island_agent.runs import assert_is, make_run, random_snapshot
 from tests.island_agent.stores import TwistedStore
 
@@ -195,3 +196,27 @@ def test_what_lies_in_the_scratch_directory_stays(tmp_path: Path) -> None:
     run.versions[0].with_words("head", {1: 7}).write(tmp_path / "out")
     verify_directory(run.reader(), tmp_path / "out", scratch=tmp_path / "scratch")
     assert_is(tmp_path / "scratch" / "version-0", run.versions[0])
+
+
+def test_a_mount_point_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    run = make_run()
+    store = TwistedStore(run.store)
+    with small_disk(tmp_path / "disk") as disk:
+        with pytest.raises(PullRefused, match="mount point"):
+            pull(BulletinReader(store), disk.path)
+        assert not [key for key, _, _ in store.ranges if key.startswith("full/")]
+        assert list(tmp_path.iterdir()) == [disk.path]
+        pull(run.reader(), disk.path / "out")
+        assert_is(disk.path / "out", run.versions[0])
+
+
+@pytest.mark.parametrize("name", [".", "", "../here"])
+def test_a_directory_is_pulled_into_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run = make_run()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    pull(run.reader(), Path(name))
+    assert_is(tmp_path / "here", run.versions[0])
+    assert list(tmp_path.iterdir()) == [tmp_path / "here"]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skerry.bulletin import checkpoint, keys
 from skerry.bulletin.errors import NotFound, StoreUnavailable, Tampered
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.records import Record
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
-from skerry.codec.digest import digest_bytes
-from skerry.island_agent.errors import NoRoom, ObjectCorrupt, Stopped, Unreferenced
+from skerry.codec.digest import Digest, digest_bytes
+from skerry.island_agent.errors import Crowded, NoRoom, ObjectCorrupt, Stopped, Unreferenced
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
@@ -160,11 +164,13 @@ def test_a_restarted_relay_goes_on_where_it_was(open_relay: Callable[..., Relay]
     part = first.cache.incoming / f"{ref.digest}.part"
     part.write_bytes(run.store.get_range(ref.key, 0, 3000))
     store.on_range = None
+    first.close()
     second = open_relay(store)
     caught_up(second)
     before = second.upstream.usage()
     assert body(second, ref.key) == run.store.get(ref.key, limit_bytes=1 << 30)
     assert (second.upstream.usage() - before).bytes_down == ref.size - 3000
+    second.close()
     third = open_relay(store)
     caught_up(third)
     before = third.upstream.usage()
@@ -212,12 +218,28 @@ def test_without_room_an_own_agent_reads_past_the_relay(
 
     relay = open_relay(run.store)
     caught_up(relay)
-    monkeypatch.setattr(Fetcher, "_write", full)
+    monkeypatch.setattr(Fetcher, "_complete", full)
     with pytest.raises(NoRoom):
         relay.fetch(key)
     assert b"".join(RelayStore(relay).stream(key, 0, len(data))) == data
     monkeypatch.undo()
     assert body(relay, key) == data
+
+
+def test_a_size_is_asked_for_without_fetching_the_object(open_relay: Callable[..., Relay]) -> None:
+    run = make_run(1)
+    relay = open_relay(run.store)
+    caught_up(relay)
+    before = relay.upstream.usage()
+    for key in named(run):
+        assert RelayStore(relay).size(key) == run.store.size(key)
+    assert (relay.upstream.usage() - before).requests == {"size": len(named(run))}
+    for key in named(run):
+        relay.fetch(key)
+    before = relay.upstream.usage()
+    for key in named(run):
+        assert RelayStore(relay).size(key) == run.store.size(key)
+    assert (relay.upstream.usage() - before).requests == {}
 
 
 def test_the_own_agent_reads_along_while_an_object_arrives(
@@ -268,7 +290,110 @@ def test_an_own_agent_goes_on_past_a_relay_that_gives_up(open_relay: Callable[..
     assert b"".join(RelayStore(relay).stream(ref.key, 0, ref.size)) == data
 
 
+class Held(TwistedStore):
+    """A store upstream that answers for `keys` once `go_on` is set."""
+
+    def __init__(self, inner: ObjectStore, held: Callable[[str], bool]) -> None:
+        super().__init__(inner)
+        self.held = held
+        self.go_on = threading.Event()
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        assert not self.held(key) or self.go_on.wait(60)
+        return super().get(key, limit_bytes=limit_bytes)
+
+    def size(self, key: str) -> int:
+        assert not self.held(key) or self.go_on.wait(60)
+        return super().size(key)
+
+
+def test_a_flood_of_keys_that_nobody_wrote_holds_up_neither_neighbours_nor_the_own_agent(
+    open_relay: Callable[..., Relay],
+) -> None:
+    run = make_run(2)
+    first, second = (run.writer.reader.state.commits[n].packs[0].key for n in (1, 2))
+    store = Held(run.store, lambda key: key not in (first, second))
+    store.go_on.set()
+    relay = open_relay(store)
+    caught_up(relay)
+    store.go_on.clear()
+    junk = [relay.begin(keys.pack(1, Digest(secrets.token_hex(32)))) for _ in range(1000)]
+    crowded = [flight for flight in junk if flight.done()]
+    assert len(crowded) > 900
+    with pytest.raises(Crowded):
+        crowded[0].result()
+    relay.begin(first).result(60)
+    assert body(relay, first) == run.store.get(first, limit_bytes=1 << 30)
+    size = run.store.size(second)
+    data = b"".join(RelayStore(relay).stream(second, 0, size))
+    assert data == run.store.get(second, limit_bytes=1 << 30)
+    store.go_on.set()
+    for flight in junk:
+        with pytest.raises((Crowded, NotFound)):
+            flight.result(60)
+
+
+def test_the_own_agent_reads_past_a_queue_of_neighbours(open_relay: Callable[..., Relay]) -> None:
+    run = make_run(6)
+    packs = [
+        commit.packs[0].key for commit in run.writer.reader.state.commits.values() if commit.packs
+    ]
+    wanted, others = packs[0], packs[1:]
+    go_on = threading.Event()
+
+    def slow(name: str, start: int, data: bytes) -> bytes:
+        assert name == wanted or go_on.wait(60)
+        return data
+
+    relay = open_relay(TwistedStore(run.store, slow))
+    caught_up(relay)
+    flights = [relay.begin(key) for key in others]  # more than there are threads
+    flights.append(relay.begin(wanted))
+    size = run.store.size(wanted)
+    data = b"".join(RelayStore(relay).stream(wanted, 0, size))
+    assert data == run.store.get(wanted, limit_bytes=1 << 30)
+    go_on.set()
+    for flight in flights:
+        flight.result(60)
+
+
+def test_what_was_not_there_is_not_asked_for_again_within_a_second(tmp_path: Path) -> None:
+    run, clock = make_run(1), Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
+    caught_up(relay)
+    key, missing = keys.pack(1, digest_bytes(b"not yet")), keys.checkpoint(1)
+    before = relay.upstream.usage()
+    for _ in range(50):
+        with pytest.raises(NotFound):
+            relay.begin(key).result(60)
+        assert relay.begin_passing(missing).result(60) is None
+    assert (relay.upstream.usage() - before).requests == {"get": 1, "size": 1}
+    run.store.put(key, [b"not yet"])
+    clock.now += 1
+    relay.begin(key).result(60)
+    assert body(relay, key) == b"not yet"
+    relay.close()
+
+
 # The log.
+
+
+def test_checkpoints_that_wait_for_the_first_record_do_not_hold_it_up(tmp_path: Path) -> None:
+    """With a full disk nothing is kept, so each of them asks for slot 0."""
+    run = make_run(1)
+    store = Held(run.store, lambda key: True)
+    store.go_on.set()
+    relay = Relay(store, tmp_path, RelayConfig(cache_bytes=1 << 20, spare_bytes=1 << 60))
+    reader = caught_up(relay)
+    store.go_on.clear()
+    free = [relay.begin_record(reader.state.seq + 1 + n) for n in range(16)]
+    summed = [relay.begin_passing(keys.checkpoint(n)) for n in range(16)]
+    first = relay.begin_record(0)
+    store.go_on.set()
+    assert first.result(60) == run.store.get(keys.log(0), limit_bytes=1 << 20)
+    assert {flight.result(60) for flight in (*free, *summed)} == {None}
+    assert RelayStore(relay).get(keys.log(1), limit_bytes=1 << 20)
+    relay.close()
 
 
 def test_a_record_is_read_once_for_ever_and_a_free_slot_once_in_a_second(
@@ -319,20 +444,73 @@ def test_a_record_that_nobody_has_verified_is_forgotten_within_a_second(tmp_path
     relay.close()
 
 
-def test_an_old_record_that_does_not_fit_the_chain_is_not_kept(tmp_path: Path) -> None:
-    run, other = make_run(3), make_run(3)
-    store = MemoryStore()
-    for key in run.store.list_after(""):
-        store.put(key, [run.store.get(key, limit_bytes=1 << 30)])
-    relay = Relay(store, tmp_path, SMALL)
+class Forging(TwistedStore):
+    """A store upstream, or a relay there, that forges the records in `forged`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.forged: set[int] = set()
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes:
+        data = super().get(key, limit_bytes=limit_bytes)
+        if key.startswith(keys.LOG_PREFIX) and keys.parse_log(key) in self.forged:
+            return replace(Record.parse(data), nonce="ab" * 16).to_bytes()
+        return data
+
+
+def test_an_old_record_is_kept_only_if_the_verified_chain_leads_to_it(tmp_path: Path) -> None:
+    run, clock = make_run(4), Clock()
+    store = Forging(run.store)
+    relay = Relay(store, tmp_path, SMALL, clock=clock)
+    reader = BulletinReader(run.store)
+    reader.refresh()
+    relay.learned(reader.state, ())  # as after a start from a checkpoint
+    newest = reader.state.seq
+    right = [run.store.get(keys.log(seq), limit_bytes=1 << 20) for seq in range(newest + 1)]
+    store.forged = set(range(1, newest + 1))
+    for seq in range(1, newest + 1):  # upwards, and each fits the one before it no worse
+        assert relay.slots.get(seq) != right[seq]
+        assert relay.slots.kept(seq) is None
+    clock.now += 1
+    store.forged = {2}
+    for seq in range(newest, 0, -1):
+        assert (relay.slots.get(seq) == right[seq]) == (seq != 2)
+    assert [relay.slots.kept(seq) is not None for seq in (1, 2, *range(3, newest + 1))] == [
+        False, False, *[True] * (newest - 2)
+    ]  # fmt: skip
+    store.forged.clear()
+    clock.now += 1
+    for seq in (2, 1):
+        assert relay.slots.get(seq) == relay.slots.kept(seq) == right[seq]
+    relay.close()
+
+
+def test_after_a_doubt_nothing_small_that_was_kept_is_handed_on(tmp_path: Path) -> None:
+    run, clock = make_run(3), Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
     caught_up(relay)
-    relay.cache.discard_small()
-    assert relay.slots.get(2)
-    store.replace(keys.log(1), other.store.get(keys.log(1), limit_bytes=1 << 20))
-    relay.slots.get(1)
+    relay.cache.keep(f"log-{1:020d}", b"wrong, whoever wrote it")
+    assert relay.slots.get(1) == b"wrong, whoever wrote it"
+    relay.slots.doubt()
     right = run.store.get(keys.log(1), limit_bytes=1 << 20)
-    store.replace(keys.log(1), right)
     assert relay.slots.get(1) == right
+    assert relay.slots.kept(1) is None  # until the chain leads there again
+    clock.now += 1
+    for seq in range(relay.slots.head, 0, -1):
+        assert relay.slots.get(seq) == relay.slots.kept(seq)
+    relay.close()
+
+
+def test_before_a_run_is_there_one_look_in_a_second_is_enough_for_everybody(tmp_path: Path) -> None:
+    store, clock = MemoryStore(), Clock()
+    relay = Relay(store, tmp_path, SMALL, clock=clock)
+    for seq in [0, 1, 7] * 30:
+        assert relay.slots.get(seq) is None
+        clock.now += 0.01
+    assert relay.upstream.usage().requests == {"get": 1}
+    run = make_run(1, store=store)
+    reader = caught_up(relay)  # the own agent looks at once
+    assert reader.state.seq == run.writer.reader.state.seq
     relay.close()
 
 
@@ -393,11 +571,13 @@ def test_checkpoints_are_handed_on_only_if_the_run_has_signed_them(tmp_path: Pat
     sound = checkpoint.make(run.writer.reader.state, signer)
     seq = run.writer.reader.state.seq
     run.store.put(keys.checkpoint(seq), [checkpoint.make(foreign.writer.reader.state, other)])
-    relay = Relay(run.store, tmp_path, SMALL)
+    clock = Clock()
+    relay = Relay(run.store, tmp_path, SMALL, clock=clock)
     caught_up(relay)
     assert relay.passing(keys.checkpoint(seq)) is None
     assert relay.passing(keys.checkpoint(seq + 1)) is None
     run.store.replace(keys.checkpoint(seq), sound)
+    clock.now += 1
     before = relay.upstream.usage()
     for _ in range(3):  # it is kept
         assert relay.passing(keys.checkpoint(seq)) == sound

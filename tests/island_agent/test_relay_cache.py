@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.codec.digest import Digest, digest_bytes
-from skerry.island_agent.errors import NoRoom
+from skerry.island_agent.errors import MirrorBusy, NoRoom
 from skerry.island_agent.relay_cache import RelayCache
 
 BLOCK = 4096
@@ -47,7 +47,9 @@ def read(cache: RelayCache, digest: Digest) -> bytes | None:
 
 
 def files(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    return sum(
+        path.stat().st_size for path in directory.rglob("*") if path.is_file()
+    )  # the lock is empty
 
 
 @given(
@@ -89,6 +91,7 @@ def test_what_an_earlier_process_left_is_hashed_before_it_is_given_out(tmp_path:
     first.keep("log-8", b"record 8")
     path = tmp_path / "objects" / "log-8.sealed"
     path.write_bytes(path.read_bytes().replace(b"8", b"9"))
+    first.close()
     cache = RelayCache(tmp_path, limit_bytes=1 << 20)
     assert read(cache, sound) is None
     assert cache.verify(sound)
@@ -105,6 +108,7 @@ def test_a_smaller_limit_than_before_holds_at_once(tmp_path: Path) -> None:
     for n in range(9):
         add(cache, content(n))
     assert files(tmp_path) > 5 * BLOCK
+    cache.close()
     RelayCache(tmp_path, limit_bytes=5 * BLOCK)
     assert files(tmp_path) <= 5 * BLOCK
 
@@ -138,6 +142,59 @@ def test_the_disk_keeps_what_it_should_spare(tmp_path: Path) -> None:
         add(cache, b"x")
     assert refused.value.needed == 1
     assert files(tmp_path) == 0
+
+
+def test_a_second_process_is_refused_before_it_touches_anything(tmp_path: Path) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=10 * BLOCK)
+    kept = add(cache, b"kept" * BLOCK)
+    under_way = tmp_path / "objects" / ".x.new"
+    under_way.write_bytes(b"being written")
+    with pytest.raises(MirrorBusy):
+        RelayCache(tmp_path, limit_bytes=BLOCK)
+    assert under_way.exists()
+    assert read(cache, kept) == b"kept" * BLOCK
+    cache.close()
+    RelayCache(tmp_path, limit_bytes=BLOCK)
+    assert files(tmp_path) == 0
+
+
+def test_one_object_that_cannot_fit_costs_nothing_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=1 << 60)
+    kept = [add(cache, content(n)) for n in range(5)]
+    cache.keep("log-0", b"record")
+    before = cache.nbytes
+    huge = digest_bytes(b"huge")
+    with pytest.raises(NoRoom), cache.room(huge, 1 << 59):  # more than the disk
+        pass
+    cache.close()
+    cache = RelayCache(tmp_path, limit_bytes=20 * BLOCK)
+    with cache.room(digest_bytes(b"under way"), 10 * BLOCK) as path:
+        with pytest.raises(NoRoom), cache.room(huge, 11 * BLOCK):  # more than the limit leaves
+            pass
+        with pytest.raises(NoRoom):
+            cache.keep("log-1", bytes(11 * BLOCK))
+        path.write_bytes(b"u")
+    assert cache.nbytes == before + 10 * BLOCK
+    assert all(cache.verify(digest) for digest in kept)
+    assert cache.kept("log-0") == b"record"
+
+
+def test_what_was_begun_counts_whether_or_not_it_can_go_on(tmp_path: Path) -> None:
+    cache = RelayCache(tmp_path, limit_bytes=10 * BLOCK)
+    digest = digest_bytes(b"begun")
+    part = cache.part(digest)
+    with pytest.raises(ConnectionResetError):
+        break_off(cache, digest, 9 * BLOCK, part, b"p" * 8 * BLOCK, ConnectionResetError())
+    with cache.room(digest_bytes(b"4"), 2 * BLOCK) as path:
+        with pytest.raises(NoRoom), cache.room(digest, 9 * BLOCK):
+            pass
+        path.write_bytes(b"4" * 2 * BLOCK)
+    assert cache.nbytes == 10 * BLOCK == files(tmp_path)
+    add(cache, b"5" * 8 * BLOCK)
+    assert cache.nbytes == 10 * BLOCK == files(tmp_path)
+    assert not part.exists()
 
 
 def test_a_begun_object_is_resumed_or_makes_room(tmp_path: Path) -> None:

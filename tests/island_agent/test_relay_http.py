@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.bulletin import keys
+from skerry.bulletin import checkpoint, keys
 from skerry.bulletin.errors import NotFound, StoreUnavailable
 from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import Relayed
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.web_store import WebStore
 from skerry.codec.digest import digest_bytes
+from skerry.island_agent import relay_http
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from tests.bulletin.store_contract import HOSTILE_KEYS
@@ -139,6 +141,18 @@ def test_a_record_is_cached_for_ever_and_its_absence_never(place: Place) -> None
     assert place.ask(keys.HINT)[1]["cache-control"] == "no-cache"
 
 
+def test_a_record_that_the_chain_does_not_lead_to_is_no_answer_for_ever(tmp_path: Path) -> None:
+    run = make_run(3)
+    with relay_at(run.store, tmp_path) as (relay, url):
+        reader = BulletinReader(run.store)
+        reader.refresh()
+        relay.learned(reader.state, ())
+        place = Place(run, relay, url)
+        assert place.ask(keys.log(1))[1]["cache-control"] == "no-cache"
+        for seq in range(reader.state.seq, 1, -1):
+            assert "immutable" in place.ask(keys.log(seq))[1]["cache-control"]
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_is_written(place: Place, method: str) -> None:
     assert place.ask(place.pack, method)[0] == 405
@@ -196,6 +210,25 @@ def test_too_many_who_wait_are_told_to_come_back(tmp_path: Path) -> None:
         status, headers, _ = place.ask(f"{keys.log(reader.state.seq + 1)}?wait=5")
         assert (status, headers["retry-after"]) == (503, "1")
         assert place.ask(f"{keys.log(0)}?wait=5")[0] == 200
+
+
+def test_who_comes_to_a_crowded_relay_is_told_to_come_back(tmp_path: Path) -> None:
+    run, go_on = make_run(1), threading.Event()
+
+    class Held(TwistedStore):
+        def size(self, key: str) -> int:
+            assert go_on.wait(60)
+            return super().size(key)
+
+    with relay_at(Held(run.store), tmp_path) as (relay, url):
+        caught_up(relay)
+        place = Place(run, relay, url)
+        junk = [relay.begin(keys.pack(1, digest_bytes(bytes([n])))) for n in range(100)]
+        assert any(flight.done() for flight in junk)
+        status, headers, _ = place.ask(keys.pack(1, digest_bytes(b"x")))
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert place.ask(place.pack)[0] == 200
+        go_on.set()
 
 
 def test_an_object_on_its_way_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -263,6 +296,24 @@ def test_an_object_without_room_is_not_found_and_read_past_the_relay(tmp_path: P
         past = Relayed(place.store(), run.store)
         assert b"".join(past.stream(place.pack, 0, len(place.data))) == place.data
         assert relay.to_json()["refused"] >= 1
+
+
+def test_a_large_checkpoint_is_sent_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer.from_seed(bytes(32))
+    run = make_run(1, signer=signer)
+    seq = run.writer.reader.state.seq
+    sound = checkpoint.make(run.writer.reader.state, signer)
+    run.store.put(keys.checkpoint(seq), [sound])
+    monkeypatch.setattr(relay_http, "IN_MEMORY_BYTES", len(sound) - 1)
+    with relay_at(run.store, tmp_path) as (relay, url):
+        caught_up(relay)
+        place = Place(run, relay, url)
+        status, headers, body = place.ask(keys.checkpoint(seq))
+        assert (status, body) == (200, sound)
+        assert headers["etag"] == f'"{digest_bytes(sound)}"'
+        assert place.ask(keys.checkpoint(seq), Range="bytes=3-9")[2] == sound[3:10]
 
 
 def test_a_slow_client_loses_its_place(tmp_path: Path) -> None:

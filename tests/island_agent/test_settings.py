@@ -58,6 +58,7 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "scrub_bytes_per_s": (1 << 20, 0, -1),
     "scrub_pass_s": (0.0, 5.0, -1.0),
     "watched_poll_s": (90.0, 91.0, 0),
+    "eager_s": (0.01, 0.02, 0),
     "nudge_s": (0.0, 0.1, -1.0),
     "upstream": (("http://a/bulletin", "http://b/bulletin"), ("https://c",), ["ftp://d"]),
     "relay": (True, False, "yes"),
@@ -224,6 +225,38 @@ def test_the_token_may_come_from_a_file(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingsInvalid, match="not both"):
         both.control_token()
+
+
+@pytest.mark.parametrize("token", ["two words", "pässword", "x" * 5000, "a\x07b"])
+def test_a_token_from_the_environment_keeps_the_rules_of_one_from_a_file(token: str) -> None:
+    settings = resolve({}, {**NEEDED, "SKERRY_AGENT_CONTROL_TOKEN": token})
+    with pytest.raises(SettingsInvalid, match="control_token") as caught:
+        settings.control_token()
+    assert caught.value.source == "SKERRY_AGENT_CONTROL_TOKEN"
+    assert token not in str(caught.value)
+    settings = resolve({}, {**NEEDED, "SKERRY_AGENT_CONTROL_TOKEN": " s3cret\n"})
+    assert settings.control_token() == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needs"),
+    [("relay_bytes", 1 << 30, "relay"), ("watched_poll_s", 90.0, "upstream")],
+)
+def test_a_setting_that_would_change_nothing_is_refused(
+    tmp_path: Path, name: str, value: object, needs: str
+) -> None:
+    file = write(tmp_path / "agent.toml", {name: value})
+    with pytest.raises(SettingsInvalid, match=f"{name}: goes with {needs}"):
+        resolve({}, NEEDED, file).neighbours()
+    given = {"relay": True, "upstream": "http://a/bulletin"}
+    resolve(given, NEEDED, file).neighbours()
+
+
+@pytest.mark.parametrize("name", ["poll_s", "relay_bytes", "port"])
+def test_a_number_of_any_length_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f"{name} = {'9' * 400}\n")
+    assert refused({}, NEEDED, file).name == name
 
 
 def test_without_anything_else_the_configuration_is_the_default_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed, weed
+from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed, weed
 
 
 @pytest.fixture(scope="session")

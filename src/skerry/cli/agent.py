@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -315,7 +316,7 @@ def agent(
         "memory_bytes": _megabytes(memory_mb),
         "spool_bytes": _megabytes(spool_mb),
         "relay": relay,
-        "relay_bytes": None if relay_gib is None else int(relay_gib * 1024**3),
+        "relay_bytes": _bytes_of_gib(relay_gib),
         "upstream": upstream,
     }
     settings = resolve(flags, os.environ, config)
@@ -330,6 +331,13 @@ def agent(
 
 def _megabytes(count: int | None) -> int | None:
     return None if count is None else count * 1_000_000
+
+
+def _bytes_of_gib(count: float | None) -> float | None:
+    """Return whole bytes; what is none, as infinity, is left to the setting to refuse."""
+    if count is None or not math.isfinite(count * 1024**3):
+        return count
+    return int(count * 1024**3)
 
 
 def _check(settings: Settings) -> PublicKey | None:

@@ -6,7 +6,20 @@ import os
 
 import typer
 
-from skerry.cli import agent, collect, compact, doctor, info, inspect, keys, patches, publish, pull
+from skerry.cli import (
+    agent,
+    collect,
+    compact,
+    doctor,
+    info,
+    inspect,
+    keys,
+    patches,
+    publish,
+    pull,
+    serve,
+    top,
+)
 from skerry.cli.command import SkerryCommand, SkerryGroup
 
 app = typer.Typer(
@@ -45,6 +58,8 @@ app.command("rotate", cls=SkerryCommand)(keys.rotate)
 app.command("doctor", cls=SkerryCommand)(doctor.doctor)
 app.command("gc", cls=SkerryCommand)(collect.gc)
 app.command("compact", cls=SkerryCommand)(compact.compact)
+app.command("serve", cls=SkerryCommand)(serve.serve)
+app.command("top", cls=SkerryCommand)(top.top)
 app.command("info", cls=SkerryCommand)(info.info)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skerry.bulletin import errors as bulletin
+from skerry.bulletin.inspection.service import config as inspection
 from skerry.codec import errors as codec
 from skerry.island_agent import errors as island
 from skerry.publisher import errors as publisher
@@ -51,6 +52,8 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (bulletin.UnsupportedStore, USAGE, "you: give another address"),
     (bulletin.InvalidKey, USAGE, "you: give another address or name"),
     (bulletin.KeyFileInvalid, USAGE, "you: give another key file, or repair this one"),
+    (inspection.BindRefused, USAGE, "you: give a token, or another address to listen on"),
+    (inspection.TokenUnfit, USAGE, "you: give another token"),
     (bulletin.StoreUnsafe, TROUBLE, "the operator: stop writing, the store breaks its promises"),
     (bulletin.OutcomeUnknown, TROUBLE, "you: look at the log, then run the command again"),
     (bulletin.StoreDenied, TROUBLE, "the operator: permissions there, or another address"),

@@ -1,4 +1,7 @@
-"""`skerry log` and `skerry show`: what the bulletin says, without any weights."""
+"""`skerry log` and `skerry show`: what the bulletin says, without any weights.
+
+What there is to say is found out by `skerry.bulletin.inspection`; here it is put into words.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from skerry.cli.options import BulletinArgument, JsonOption, KeyOption, open_rea
 from skerry.cli.output import moment, print_fields, print_json, print_table, share, size
 
 if TYPE_CHECKING:
-    from skerry.bulletin.manifest import Manifest
+    from skerry.bulletin.inspection.details import Sizes, VersionDetail
+    from skerry.bulletin.inspection.tensors import TensorRow
+    from skerry.bulletin.inspection.view import View
     from skerry.bulletin.reader import BulletinReader
-    from skerry.bulletin.records import Commit, Record
-    from skerry.codec.layout import Layout
+    from skerry.bulletin.records import Record
 
 
 _DIGITS = 20  # of a version: no number of a record has as many
@@ -32,40 +36,40 @@ def log(
 
     Chain and signatures are checked on the way. The costs are the publisher's own word.
     """
-    from skerry.bulletin.records import Commit
-
     if cost:
         _print_costs(open_reader(bulletin, key), as_json=as_json)
         return
-    reader = open_reader(bulletin, key, history=True)
+    from skerry.bulletin.inspection.rows import RecordRow, record_row, version_row
+
+    view = open_view(bulletin, key)[1]
     if as_json:
         print_json(
             {
-                "key": None if reader.state.key is None else reader.state.key.hex,
-                "records": [_record_json(record) for record in reader.history],
+                "key": None if view.state.key is None else view.state.key.hex,
+                "records": [_record_json(seen.record, seen.nbytes) for seen in view.records],
             }
         )
         return
-    rows = []
-    for record in reader.history:
-        body = record.body
-        commit = body if isinstance(body, Commit) else None
-        rows.append(
-            (
-                str(record.seq),
-                moment(record.time),
-                str(record.epoch),
-                record.writer,
-                record.kind,
-                "" if commit is None else str(commit.version),
-                "" if commit is None or commit.parent is None else str(commit.parent),
-                "" if commit is None else str(commit.step),
-                "" if commit is None else _form(commit),
-                "" if commit is None else share(commit.changed, commit.elements),
-                "" if commit is None else f"{commit.nbytes:,}",
-                "" if commit is None else _standing(reader, commit),
-            )
+
+    def cells(row: RecordRow) -> tuple[str, ...]:
+        if row.kind != "commit" or row.version is None:
+            return ("",) * 7
+        commit = version_row(view, row.version)
+        parent = "" if commit.parent is None else str(commit.parent)
+        return (
+            str(commit.version),
+            parent,
+            str(commit.step),
+            commit.form,
+            share(commit.changed, commit.elements),
+            f"{view.commit(commit.version).nbytes:,}",
+            commit.state,
         )
+
+    rows = [
+        (str(row.seq), moment(row.time_ms), str(row.epoch), row.writer, row.kind, *cells(row))
+        for row in (record_row(view, seq) for seq in range(len(view.records)))
+    ]
     columns = "seq time epoch writer kind version parent step form changed bytes state"
     print_table(columns.split(), rows)
 
@@ -109,12 +113,18 @@ def show(
 
     The share of changed elements is over all elements of all tensors.
     """
-    reader = open_reader(bulletin, key, history=True)
-    record, commit = _find(reader, version)
-    layout, manifest = _described(reader, commit)
-    values = _values(reader, record, commit, layout, manifest)
+    from skerry.bulletin.inspection.described import Descriptions
+    from skerry.bulletin.inspection.details import sizes, version_detail
+
+    reader, view = open_view(bulletin, key)
+    number = parse_version(view, version)
+    detail = version_detail(view, number)
+    commit = view.commit(number)
+    described = Descriptions(reader.store).of(commit)
+    values = _values(detail, sizes(commit, described))
+    changed = [row for row in described.rows if row.changed]
     if as_json:
-        table = {"tensors": _tensor_rows(layout, manifest)} if tensors else {}
+        table = {"tensors": [_tensor_json(row) for row in changed]} if tensors else {}
         print_json({**values, **table})
         return
     print_fields((name, _text(name, value)) for name, value in values.items() if name != "files")
@@ -124,92 +134,67 @@ def show(
             ["tensor", "dtype", "shape", "changed", "bytes"],
             [
                 (
-                    str(row["name"]),
-                    str(row["dtype"]),
-                    str(row["shape"]),
-                    share(int(str(row["changed"])), int(str(row["words"]))),
-                    f"{row['bytes']:,}",
+                    row.name,
+                    row.dtype,
+                    str(row.shape),
+                    share(row.changed, row.elements),
+                    f"{row.patch_bytes:,}",
                 )
-                for row in _tensor_rows(layout, manifest)
+                for row in changed
             ],
         )
 
 
-def _find(reader: BulletinReader, text: str) -> tuple[Record, Commit]:
-    from skerry.bulletin.errors import VersionUnknown
-    from skerry.bulletin.records import Commit
+def open_view(bulletin: str, key: str | None) -> tuple[BulletinReader, View]:
+    """Read a run from its first record on."""
+    from skerry.bulletin.inspection.view import View
+
+    reader = open_reader(bulletin, key, history=True)
+    return reader, View().after(reader.history, reader.state)
+
+
+def parse_version(view: View, text: str) -> int:
+    """Return the version that a number, or `latest`, names.  Raises VersionUnknown."""
     from skerry.cli.failures import CommandError
 
-    newest = reader.state.newest
-    if newest is None:
+    if view.newest is None:
         raise CommandError("the run has no version yet", acts="the publisher")
     if text == "latest":
-        number = newest.version
-    elif text.isdecimal() and len(text) < _DIGITS:
-        number = int(text)
-    else:
+        return view.newest
+    if not text.isdecimal() or len(text) >= _DIGITS:
         raise typer.BadParameter(f"expected a number or latest, found {text!r:.40}")
-    for record in reader.history:
-        if isinstance(record.body, Commit) and record.body.version == number:
-            return record, record.body
-    raise VersionUnknown(number, newest=newest.version)
+    return view.commit(int(text)).version
 
 
-def _described(reader: BulletinReader, commit: Commit) -> tuple[Layout, Manifest]:
-    """Return a version's layout and a manifest that fits it.  Raises RecordInvalid."""
-    from skerry.bulletin import keys
-    from skerry.bulletin.errors import RecordInvalid
-
-    layout, manifest = reader.layout(commit.layout), reader.manifest(commit.manifest)
-    unknown = {stat.name for stat in manifest.tensors} - {spec.name for spec in layout.tensors}
-    if unknown:
-        rule = f"names tensor {min(unknown)!r:.120}, which the layout lacks"
-        raise RecordInvalid(keys.manifest(commit.manifest), rule)
-    return layout, manifest
-
-
-def _values(
-    reader: BulletinReader, record: Record, commit: Commit, layout: Layout, manifest: Manifest
-) -> dict[str, object]:
-    raw = None
-    if commit.changed is not None:
-        words = {spec.name: spec.type.word for spec in layout.tensors}
-        raw = sum(stat.changed * words[stat.name] for stat in manifest.tensors)
-    patch = None if commit.base is None else sum(ref.size for ref in commit.packs)
-    per_changed = None
-    if patch is not None and commit.changed:
-        per_changed = (patch + record.size) / commit.changed
+def _values(detail: VersionDetail, found: Sizes) -> dict[str, object]:
+    row = detail.row
     return {
-        "version": commit.version,
-        "parent": commit.parent,
-        "step": commit.step,
-        "state": _standing(reader, commit),
-        "form": _form(commit),
-        "time": moment(record.time),
-        "seq": record.seq,
-        "epoch": record.epoch,
-        "writer": record.writer,
-        "signed": record.signature is not None,
-        "changed": commit.changed,
-        "elements": commit.elements,
-        "share": None
-        if commit.changed is None
-        else commit.changed / commit.elements
-        if commit.elements
-        else 0.0,
-        "raw_bytes": raw,
-        "patch_bytes": patch,
-        "record_bytes": record.size,
-        "full_bytes": layout.nbytes,
-        "bytes_per_changed": per_changed,
-        "result": commit.result,
-        "base": commit.base,
-        "layout": commit.layout,
-        "manifest": commit.manifest,
-        "packs": [ref.key for ref in commit.packs],
-        "full": None if commit.full is None else commit.full.prefix,
-        "files": [[name, nbytes] for name, nbytes in layout.files()],
-        "side_files_changed": list(manifest.side_files),
+        "version": row.version,
+        "parent": row.parent,
+        "step": row.step,
+        "state": row.state,
+        "form": row.form,
+        "time": moment(row.time_ms),
+        "seq": row.seq,
+        "epoch": row.epoch,
+        "writer": row.writer,
+        "signed": row.signed,
+        "changed": row.changed,
+        "elements": row.elements,
+        "share": row.share,
+        "raw_bytes": found.raw_bytes,
+        "patch_bytes": row.patch_bytes,
+        "record_bytes": row.record_bytes,
+        "full_bytes": found.full_bytes,
+        "bytes_per_changed": row.bytes_per_changed,
+        "result": detail.result,
+        "base": detail.base,
+        "layout": detail.layout,
+        "manifest": detail.manifest,
+        "packs": [pack.key for pack in detail.packs],
+        "full": detail.full,
+        "files": [[file.name, file.size] for file in found.files],
+        "side_files_changed": found.side_files_changed,
     }
 
 
@@ -223,35 +208,18 @@ def _text(name: str, value: object) -> object:
     return f"{value:,}" if name in ("changed", "elements") and isinstance(value, int) else value
 
 
-def _tensor_rows(layout: Layout, manifest: Manifest) -> list[dict[str, object]]:
-    specs = {spec.name: spec for spec in layout.tensors}
-    return [
-        {
-            "name": stat.name,
-            "dtype": specs[stat.name].dtype,
-            "shape": list(specs[stat.name].shape),
-            "changed": stat.changed,
-            "words": stat.words,
-            "bytes": stat.nbytes,
-        }
-        for stat in manifest.tensors
-        if stat.changed
-    ]
+def _tensor_json(row: TensorRow) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "dtype": row.dtype,
+        "shape": row.shape,
+        "changed": row.changed,
+        "words": row.elements,
+        "bytes": row.patch_bytes,
+    }
 
 
-def _form(commit: Commit) -> str:
-    if commit.full is None:
-        return "patch"
-    return "full" if commit.base is None else "full+patch"
-
-
-def _standing(reader: BulletinReader, commit: Commit) -> str:
-    if commit.version in reader.state.retired:
-        return "retired"
-    return "abandoned" if commit.version in reader.state.abandoned else "live"
-
-
-def _record_json(record: Record) -> dict[str, object]:
+def _record_json(record: Record, nbytes: int) -> dict[str, object]:
     return {
         "seq": record.seq,
         "epoch": record.epoch,
@@ -259,6 +227,6 @@ def _record_json(record: Record) -> dict[str, object]:
         "kind": record.kind,
         "time_ms": record.time,
         "signed": record.signature is not None,
-        "record_bytes": record.size,
+        "record_bytes": nbytes,
         "body": record.body.to_json(),
     }

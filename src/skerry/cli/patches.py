@@ -1,4 +1,7 @@
-"""`skerry diff` and `skerry apply`: patches as files, without a bulletin."""
+"""`skerry diff` and `skerry apply`: patches as files, without a bulletin.
+
+`skerry diff` with a bulletin and two versions needs no weights: it tells what statistics tell.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,120 @@ import typer
 
 from skerry.cli.options import (
     JsonOption,
+    KeyOption,
     LevelName,
     LevelOption,
     LinkOption,
     ThreadsOption,
-    existing_directory,
 )
 from skerry.cli.output import print_fields, print_json, progress_bar, share, size
 
 
 def diff(
     old: Annotated[
-        Path, existing_directory("OLD_DIR", "The checkpoint that the patch starts from.")
-    ],
-    new: Annotated[Path, existing_directory("NEW_DIR", "The checkpoint that it leads to.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", dir_okay=False, help="The patch file to write."
+        str,
+        typer.Argument(
+            metavar="OLD_DIR|BULLETIN",
+            show_default=False,
+            help="The checkpoint that the patch starts from; or a run.",
         ),
     ],
+    new: Annotated[
+        str,
+        typer.Argument(
+            metavar="NEW_DIR|VERSION",
+            show_default=False,
+            help="The checkpoint that it leads to; or the version to start from.",
+        ),
+    ],
+    version: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VERSION]",
+            show_default=False,
+            help="With a run: the version to end at, or latest.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            show_default=False,
+            help="The patch file to write.",
+        ),
+    ] = None,
     level: LevelOption = LevelName.DEFAULT,
     link_mbit: LinkOption = None,
     threads: ThreadsOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a patch file between two directories.
+    """Write a patch file between two directories, or compare two versions of a run.
 
-    Both must have the same tensors in the same shards; side files may differ.
+    Both directories must have the same tensors in the same shards; side files may differ.  Versions
+    are compared by the statistics in the run, without any weights: a bound, or exact between a
+    version and its parent.
     """
+    if version is not None:
+        if output is not None:
+            raise typer.BadParameter("two versions of a run make no file: leave --output out")
+        _compare(old, new, version, key, as_json=as_json)
+        return
+    if output is None:
+        raise typer.BadParameter("give --output FILE, or a run and two versions")
+    _write(_directory(old), _directory(new), output, level, link_mbit, threads, as_json=as_json)
+
+
+def _directory(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise typer.BadParameter(f"expected a directory, found {text!r:.200}")
+    return Path(text)
+
+
+def _compare(bulletin: str, old: str, new: str, key: str | None, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from skerry.bulletin.inspection.difference import difference
+    from skerry.bulletin.inspection.ways import catch_up
+    from skerry.cli.inspect import open_view, parse_version
+
+    _, view = open_view(bulletin, key)
+    start, end = parse_version(view, old), parse_version(view, new)
+    found = difference(view, start, end)
+    way = catch_up(view, have=start, want=end)
+    if as_json:
+        print_json({**asdict(found), "catch_up": asdict(way)})
+        return
+    sure = "" if found.exact else "at most "
+    names = None if found.compared is None else f"{len(found.compared)} versions"
+    cost = f"{size(way.total_bytes)}, {way.objects} objects" if way.reachable else way.why
+    print_fields(
+        [
+            ("old", str(start)),
+            ("new", str(end)),
+            ("weights", "identical" if found.identical_weights else "differ"),
+            ("changed", f"{sure}{share(found.at_most, found.elements)}"),
+            ("by the statistics of", names or "nobody: they have no common ancestor"),
+            ("not compared", ", ".join(map(str, found.uncompared)) or None),
+            ("files or side files", "differ" if found.layout_changed else "are the same"),
+            ("to get there", cost),
+        ]
+    )
+
+
+def _write(
+    old: Path,
+    new: Path,
+    output: Path,
+    level: LevelName,
+    link_mbit: float | None,
+    threads: int | None,
+    *,
+    as_json: bool,
+) -> None:
     from skerry.codec import kernel
     from skerry.publisher import Checkpoint
     from skerry.publisher.levels import LevelModel

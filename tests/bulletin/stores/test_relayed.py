@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 import time as real_time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import NotFound, ObjectChanged, StoreUnavailable, UnsupportedStore
+from skerry.bulletin.errors import (
+    NotFound,
+    ObjectChanged,
+    StoreUnavailable,
+    Tampered,
+    UnsupportedStore,
+)
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore, Metered, Relayed, open_relayed
-from skerry.bulletin.stores.relayed import RelayTrust
+from skerry.bulletin.stores.relay_trust import RelayTrust
 from skerry.codec.digest import digest_bytes
 from tests.bulletin.store_contract import StoreContract
 
@@ -60,6 +70,51 @@ def relayed(relay: ObjectStore, behind: ObjectStore, clock: Clock) -> Relayed:
 
 def whole(store: ObjectStore) -> bytes:
     return b"".join(store.stream(PACK, 0, len(DATA)))
+
+
+@contextmanager
+def dribbling(*, breaks_off: bool) -> Iterator[str]:
+    """A relay that answers everything byte by byte; or with one byte for each connection."""
+    listener, ended = socket.create_server(("127.0.0.1", 0), backlog=64), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            asked = connection.recv(65536).decode()
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n"
+            if found := re.search(r"bytes=([0-9]+)-([0-9]+)", asked):
+                first, last = int(found[1]), int(found[2])
+                head = (
+                    f"HTTP/1.1 206 Partial Content\r\nContent-Length: {last + 1 - first}\r\n"
+                    f"Content-Range: bytes {first}-{last}/{len(DATA)}\r\n"
+                )
+            connection.sendall(head.encode())
+            if asked.startswith("HEAD"):  # whose answer has no body: its headers do not end
+                connection.sendall(b"X-More: ")
+            else:
+                connection.sendall(b"\r\n")
+            while not ended.wait(0.01):
+                connection.sendall(b"x")
+                if breaks_off:
+                    return
+
+    def accept() -> None:
+        with suppress(OSError):
+            while not ended.is_set():
+                threads.append(threading.Thread(target=answer, args=(listener.accept()[0],)))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/bulletin"
+    finally:
+        ended.set()
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in [accepting, *threads]:
+            thread.join()
 
 
 class TestRelayed(StoreContract):
@@ -201,6 +256,58 @@ def test_a_relay_without_an_answer_is_left_alone_for_a_while() -> None:
     assert relay.asked == 2
 
 
+@pytest.mark.parametrize("breaks_off", [False, True])
+@pytest.mark.parametrize("verb", ["get", "get_range", "size", "stream"])
+def test_a_relay_that_sends_byte_by_byte_delays_a_read_and_never_ends_it(
+    verb: str, breaks_off: bool
+) -> None:
+    url = f"memory://dribbled-{verb}-{breaks_off}"
+    behind = open_relayed(url, [])
+    behind.put(PACK, [DATA])
+    behind.put(keys.log(1), [b"record"])
+    trust = RelayTrust(patience_s=0.2, slowest_bytes_s=1e9)
+    with dribbling(breaks_off=breaks_off) as relay:
+        store = open_relayed(url, [relay], trust=trust)
+        match verb:
+            case "get":
+                assert store.get(keys.log(1), limit_bytes=1 << 20) == b"record"
+            case "get_range":
+                assert store.get_range(PACK, 5, 999) == DATA[5:999]
+            case "size":
+                assert store.size(PACK) == len(DATA)
+            case "stream":
+                tail = b"".join(store.stream(PACK, 0, len(DATA)))
+                assert tail == DATA
+
+
+def test_a_relay_that_is_slow_in_the_middle_is_left_and_its_reader_goes_on_from_there() -> None:
+    clock, behind = Clock(), Metered(MemoryStore())
+    asked = 0
+
+    def slow(key: str, data: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        clock.now += 1 if asked < 4 else 60
+        return data
+
+    relay = Twisted(slow)
+    for place in (relay, behind.inner):
+        place.put(PACK, [DATA])
+    store = relayed(relay, behind, clock)
+    assert whole(store) == DATA
+    assert behind.usage().bytes_down == len(DATA) - 4000
+    assert whole(store) == DATA
+    assert asked == 4  # it is left alone
+
+
+def test_a_reader_that_takes_its_time_is_not_the_relays_fault() -> None:
+    clock, relay, behind = Clock(), Twisted(), Metered(MemoryStore())
+    relay.put(PACK, [DATA])
+    for _ in relayed(relay, behind, clock).stream(PACK, 0, len(DATA)):
+        clock.now += 3600
+    assert behind.usage().requests == {}
+
+
 def test_distrust_reads_past_every_relay() -> None:
     clock, behind = Clock(), MemoryStore()
     first, second = Twisted(), Twisted()
@@ -213,13 +320,83 @@ def test_distrust_reads_past_every_relay() -> None:
     assert store.get(keys.log(1), limit_bytes=9) == b"right"
 
 
-def test_which_run_it_is_only_a_pinned_reader_lets_a_relay_say() -> None:
+def test_which_run_it_is_the_bulletin_says_whenever_it_answers() -> None:
+    """One key may have signed both runs, so a pin alone does not tell them apart."""
     relay, behind = MemoryStore(), MemoryStore()
     relay.put(keys.log(0), [b"another run"])
+    with pytest.raises(NotFound):
+        Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99)
     behind.put(keys.log(0), [b"the run"])
-    assert Relayed(relay, behind).get(keys.log(0), limit_bytes=99) == b"the run"
-    # Whose reader refuses it: its key is another one.
-    assert Relayed(relay, behind, pinned=True).get(keys.log(0), limit_bytes=99) == b"another run"
+    for pinned in (False, True):
+        assert Relayed(relay, behind, pinned=pinned).get(keys.log(0), limit_bytes=99) == b"the run"
+
+
+def test_which_run_it_is_a_relay_says_to_a_pinned_reader_until_the_bulletin_does() -> None:
+    clock, down = Clock(), True
+
+    def twist(key: str, data: bytes) -> bytes:
+        if down:
+            raise StoreUnavailable(key, "down")
+        return data
+
+    relay, behind = MemoryStore(), Twisted(twist)
+    relay.put(keys.log(0), [b"one run"])
+    behind.put(keys.log(0), [b"one run"])
+    behind.put(keys.log(1), [b"record"])
+    with pytest.raises(StoreUnavailable):
+        relayed(relay, behind, clock).get(keys.log(0), limit_bytes=99)
+    store = Relayed(relay, behind, TRUST, pinned=True, clock=clock, sleep=clock.sleep)
+    assert store.get(keys.log(0), limit_bytes=99) == b"one run"
+    clock.now += TRUST.log_s
+    down = False
+    assert store.get(keys.log(1), limit_bytes=99) == b"record"
+    clock.now += TRUST.log_s
+    down = True
+    relay.replace(keys.log(0), b"another run")
+    assert store.get(keys.log(0), limit_bytes=99) == b"another run"
+    clock.now += TRUST.log_s
+    down = False
+    for _ in range(3):
+        with pytest.raises(Tampered, match="run"):
+            store.get(keys.log(1), limit_bytes=99)
+
+
+def test_behind_two_relays_a_withheld_record_is_seen_as_soon_as_behind_one() -> None:
+    clock, behind = Clock(), MemoryStore()
+    back_at = clock.now + 1.5 * TRUST.log_s
+
+    def twist(key: str, data: bytes) -> bytes:
+        raise StoreUnavailable(key, "down") if clock.now < back_at else NotFound(key)
+
+    first = Twisted(twist)  # so the two begin to be asked at different times
+    first.put(keys.log(7), [b""])
+    store = relayed(first, relayed(MemoryStore(), behind, clock), clock)
+    began = clock.now
+    while clock.now <= began + TRUST.log_s:
+        with pytest.raises(NotFound):
+            store.get(keys.log(7), limit_bytes=100)
+        clock.now += 1
+    behind.put(keys.log(7), [b"withheld"])
+    for _ in range(int(TRUST.log_s) - 1):
+        with pytest.raises(NotFound):
+            store.get(keys.log(7), limit_bytes=100)
+        clock.now += 1
+    assert store.get(keys.log(7), limit_bytes=100) == b"withheld"
+
+
+def test_behind_two_relays_the_bulletin_is_looked_at_as_rarely_as_behind_one() -> None:
+    def down(key: str, data: bytes) -> bytes:
+        raise StoreUnavailable(key, "down")
+
+    for second in (MemoryStore(), Twisted(down)):
+        second.put(keys.log(7), [b""])
+        clock, behind = Clock(), Metered(MemoryStore())
+        store = relayed(MemoryStore(), relayed(second, behind, clock), clock)
+        for _ in range(10 * int(TRUST.log_s)):
+            with pytest.raises(NotFound):
+                store.get(keys.log(8), limit_bytes=100)
+            clock.now += 1
+        assert behind.usage().requests["get"] <= 10
 
 
 def test_a_relay_is_at_an_http_address() -> None:
@@ -227,6 +404,18 @@ def test_a_relay_is_at_an_http_address() -> None:
         open_relayed("memory://relayed", ["s3://bucket/x"])
     assert isinstance(open_relayed("memory://relayed", ["http://127.0.0.1:1/bulletin"]), Relayed)
     assert isinstance(open_relayed("memory://relayed", []), MemoryStore)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://user@host/bulletin", "http://host/bulletin?x"])
+def test_a_wrong_address_of_a_relay_is_called_that(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match="the address of a relay"):
+        open_relayed("memory://relayed", [url])
+
+
+@pytest.mark.parametrize("url", ["http://host:8000", "http://host:8000/"])
+def test_an_address_of_a_relay_has_a_path(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match="http://host:port/bulletin, found no path"):
+        open_relayed("memory://relayed", [url])
 
 
 def test_a_relay_that_is_not_there_costs_little(tmp_path: object) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from skerry.benchmarks.seaweed import Seaweed
 from skerry.bulletin.errors import (
     AlreadyExists,
     NotFound,
@@ -24,7 +25,6 @@ from skerry.bulletin.stores.s3 import S3Store
 from skerry.bulletin.stores.s3_address import S3Address
 from tests.bulletin.runs import open_writer
 from tests.servers.fault_proxy import Fault, FaultProxy, Request, fault_proxy
-from tests.servers.seaweed import Seaweed
 
 OPERATIONS = 1000
 FAST = RetryConfig(first_delay_s=0.001, longest_delay_s=0.01, read_s=20, write_s=20)

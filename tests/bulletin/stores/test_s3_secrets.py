@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 from skerry.bulletin.errors import InvalidKey, StoreDenied, StoreError, StoreUnavailable
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores.retries import Retries, RetryConfig
 from skerry.bulletin.stores.s3 import S3Store
 from skerry.bulletin.stores.s3_address import S3Address
 from tests.servers.fault_proxy import Fault, fault_proxy
-from tests.servers.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 
 TOKEN = "a-session-token-that-nobody-may-see"
 ONCE = Retries(RetryConfig(read_s=0, write_s=0))

@@ -13,6 +13,7 @@ from threading import Barrier
 
 import pytest
 
+from skerry.benchmarks.seaweed import Seaweed
 from skerry.bulletin.errors import Fenced, StoreError
 from skerry.bulletin.log import BulletinWriter
 from skerry.bulletin.patience import Patience
@@ -24,7 +25,6 @@ from tests.bulletin.faults import FaultyStore
 from tests.bulletin.log_builder import digest
 from tests.bulletin.runs import commit_of, open_writer, publish, read_log
 from tests.servers.fixtures import require_weed
-from tests.servers.seaweed import Seaweed
 
 PATIENCE = Patience(limit_s=60.0)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import random
 import ssl
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from skerry.bulletin.errors import (
     ListUnsupported,
@@ -181,6 +186,30 @@ def test_a_body_without_a_stated_length_is_cut_off_at_the_limit(server: WebServe
         store.get("k", limit_bytes=4999)
 
 
+class Later(web.Response):
+    """Sent only once an event is set."""
+
+    when: threading.Event
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        while not self.when.is_set():
+            await asyncio.sleep(0.001)
+        return await super().prepare(request)
+
+
+def ranged(
+    request: web.Request, data: bytes, *, when: threading.Event | None = None
+) -> web.Response:
+    """Answer a request for a range of `data`, with no ETag; `when` says not before what."""
+    part = request.http_range
+    headers = {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{len(data)}"}
+    if when is None:
+        return web.Response(status=206, body=data[part], headers=headers)
+    answer = Later(status=206, body=data[part], headers=headers)
+    answer.when = when
+    return answer
+
+
 def test_who_takes_nothing_is_sent_no_more_than_the_stated_number_of_ranges(
     root: Path, server: WebServer
 ) -> None:
@@ -196,6 +225,45 @@ def test_who_takes_nothing_is_sent_no_more_than_the_stated_number_of_ranges(
     taken.extend(stream)
     assert b"".join(taken) == data
     assert max(map(len, taken)) == 10_000
+
+
+def test_a_range_that_its_peers_left_behind_is_asked_for_once_more(server: WebServer) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    stuck: list[str] = []
+    read = threading.Event()
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        asked = request.headers["Range"]
+        if asked.startswith("bytes=524288-") and not stuck:
+            stuck.append(asked)
+            return ranged(request, data, when=read)
+        return ranged(request, data)
+
+    server.answer = answer
+    assert b"".join(store_at(server).stream("k", 0, len(data))) == data
+    read.set()
+    assert len([r for r in server.seen if r.headers["Range"] == stuck[0]]) == 2
+    assert len(server.seen) <= 2 * 32
+
+
+def test_a_second_request_that_fails_takes_nothing_from_the_first(server: WebServer) -> None:
+    data = random.Random(2).randbytes(1 << 20)
+    asked: Counter[str] = Counter()
+    refused = threading.Event()
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        name = request.headers["Range"]
+        asked[name] += 1
+        if not name.startswith("bytes=524288-"):
+            return ranged(request, data)
+        if asked[name] == 1:
+            return ranged(request, data, when=refused)
+        refused.set()
+        return web.Response(status=403)
+
+    server.answer = answer
+    assert b"".join(store_at(server).stream("k", 0, len(data))) == data
+    assert refused.is_set()
 
 
 def test_a_server_without_ranges_is_refused(server: WebServer) -> None:

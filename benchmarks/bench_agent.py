@@ -1,16 +1,14 @@
 """What one agent takes for a version: peak memory, and CPU seconds for each GB of weights.
 
-    python -m skerry.benchmarks.agent_memory --gb 2
-
-A synthetic checkpoint in BF16 is published as a full version and followed by patches that change a
-share of its words.  An agent without engines, a process of its own for each version, goes from one
-to the next.  Anonymous memory is what the agent takes for itself; resident
-memory also counts pages of files that it maps and that the kernel can take back at any time.
+`python -m skerry.benchmarks agent`, or `skerry bench agent`.  A synthetic checkpoint in BF16 is
+published as a full version and followed by patches that change a share of its words.  An agent
+without engines, a process of its own for each version, goes from one to the next.  Anonymous memory
+is what the agent takes for itself; resident memory also counts pages of files that it maps and that
+the kernel can take back at any time.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import resource
@@ -20,17 +18,23 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
+from skerry.benchmarks.machine import machine
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
+from skerry.codec import kernel
 from skerry.codec.level import Level
 from skerry.island_agent import Agent, AgentConfig, Target
+from skerry.island_agent.stopwatch import PHASES
 from skerry.publisher import Publisher, PublisherConfig, ServedTensor
 
 _ROWS, _COLUMNS = 4096, 8192  # of one tensor: 64 MiB
 _MIB = 2**20
+_PHASES = {f"{name}_s" for name in PHASES}
 
 
 def _status(key: str) -> int:
@@ -112,34 +116,43 @@ async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gb", type=float, default=2.0)
-    parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--versions", type=int, default=2)
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--follow", nargs=3, metavar=("STORE", "ISLAND", "VERSION"))
-    args = parser.parse_args()
-    if args.follow:
-        store, island, version = args.follow
-        print(json.dumps(asyncio.run(_follow(Path(store), Path(island), int(version)))))
-        return
-    with tempfile.TemporaryDirectory(dir=args.directory) as name:
+def agent(
+    gb: Annotated[float, typer.Option(min=0.01, help="Of BF16 weights.")] = 2.0,
+    density: Annotated[float, typer.Option(min=1e-6, max=0.5, help="Of words that change.")] = 0.01,
+    versions: Annotated[int, typer.Option(min=1, help="That follow the first.")] = 2,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where bulletin and mirror are; default: the temporary one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Take an agent from version to version, and see what it needs."""
+    rows = []
+    with tempfile.TemporaryDirectory(dir=directory, prefix="skerry-agent-") as name:
         work = Path(name)
-        nbytes = publish(work / "store", int(args.gb * 1e9), args.versions, args.density)
-        print(f"{nbytes / 1e9:.2f} GB of BF16, {args.density:.2%} of the words change each version")
-        for version in range(args.versions + 1):
-            command = [sys.executable, "-m", "skerry.benchmarks.agent_memory", "--follow"]
+        nbytes = publish(work / "store", int(gb * 1e9), versions, density)
+        for version in range(versions + 1):
+            command = [sys.executable, "-m", "skerry.benchmarks.bench_agent"]
             command += [str(work / "store"), str(work / "island"), str(version)]
             found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-            print(
-                f"version {version} {'full ' if found['full'] else 'patch'}: "
-                f"{found['seconds']:.2f} s, CPU {found['cpu_s'] / nbytes * 1e9:.2f} s per GB; "
-                f"anonymous {found['anonymous_mib']:.0f} MiB, resident {found['resident_mib']:.0f} "
-                f"MiB at most, {found['idle_mib']:.0f} MiB before; "
-                + " ".join(f"{k}={v:.2f}" for k, v in found.items() if k.endswith("_s"))
-            )
+            rows.append({**found, "cpu_s_per_gb": found["cpu_s"] / nbytes * 1e9})
+            typer.echo(f"version {version} of {versions}", err=True)
+    if as_json:
+        here = machine(kernel.current().name)
+        settings = {"weights_bytes": nbytes, "density": density}
+        print(json.dumps({"machine": here, **settings, "versions": rows}))
+        return
+    print(f"{nbytes / 1e9:.2f} GB of BF16, {density:.2%} of the words change each version\n")
+    print("| version | s | CPU s per GB | anonymous, MiB | resident, MiB | seconds by phase |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        phases = (f"{k.removesuffix('_s')} {v:.2f}" for k, v in row.items() if k in _PHASES)
+        print(
+            f"| {row['version']}, {'full' if row['full'] else 'patch'} | {row['seconds']:.2f} "
+            f"| {row['cpu_s_per_gb']:.2f} | {row['anonymous_mib']:.0f} | {row['resident_mib']:.0f} "
+            f"| {', '.join(phases)} |"
+        )
 
 
 if __name__ == "__main__":
-    main()
+    store, island, version = sys.argv[1:]
+    print(json.dumps(asyncio.run(_follow(Path(store), Path(island), int(version)))))

@@ -1,4 +1,4 @@
-"""SeaweedFS, a real S3 server: one process, on this host only, on ports that are free."""
+"""SeaweedFS, a real S3 server: one process on one address, on ports that are free."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ def weed() -> Path | None:
 class Seaweed:
     """A server over one directory; `kill` and `start` again leave what it had acknowledged."""
 
-    def __init__(self, program: Path, root: Path) -> None:
+    def __init__(self, program: Path, root: Path, host: str = "127.0.0.1") -> None:
         self._program = program
         self._root = root
+        self._host = host
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
         (root / "data").mkdir(parents=True)
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports['s3']}"
+        return f"http://{self._host}:{self._ports['s3']}"
 
     @property
     def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self._ports["s3"]
+        return self._host, self._ports["s3"]
 
     def start(self) -> None:
         """Start on free ports; again on those it had.  Returns when it answers."""
         for _ in range(_STARTS if not self._ports else 1):
             fresh = not self._ports
             if fresh:
-                self._ports = _free_ports()
+                self._ports = _free_ports(self._host)
             self._process = self._spawn()
             if self._answers():
                 return
@@ -102,7 +103,7 @@ class Seaweed:
         ports = [f"-{name}.port={port}" for name, port in self._ports.items()]
         command = [
             str(self._program), "-logtostderr=true", "mini",
-            f"-dir={self._root / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *ports,
+            f"-dir={self._root / 'data'}", f"-ip={self._host}", f"-ip.bind={self._host}", *ports,
             "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-master.telemetry=false",
         ]  # fmt: skip
@@ -143,7 +144,7 @@ class Seaweed:
             self._process = None
 
 
-def _free_ports() -> dict[str, int]:
+def _free_ports(host: str) -> dict[str, int]:
     """Return ports below the ephemeral ones that are free now, as are their gRPC siblings."""
     random = SystemRandom()
     while True:
@@ -152,7 +153,7 @@ def _free_ports() -> dict[str, int]:
             with ExitStack() as stack:
                 for port in (*ports, *(port + _GRPC for port in ports)):
                     probe = stack.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port))
+                    probe.bind((host, port))
         except OSError:
             continue
         return dict(zip(_SERVICES, ports, strict=True))

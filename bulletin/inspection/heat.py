@@ -1,0 +1,129 @@
+"""Changed share by layer and projection over many versions: the columns of a heat map.  Pure.
+
+Law: a column is what `tensors.layers` says of its version, and the last version asked for is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skerry.bulletin.inspection.names import Place
+from skerry.bulletin.inspection.tensors import Cell, Described, axes
+from skerry.bulletin.inspection.view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatColumn:
+    """One version: per row of the map the elements that changed, of how many; None: no such row.
+
+    `why` says why nothing is known of a version: nobody compared it, or its manifest is gone.
+    """
+
+    version: int
+    why: str | None
+    changed: list[int | None]
+    elements: list[int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatRow:
+    """One row: a projection in one layer."""
+
+    layer: int | None
+    projection: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """`columns` versions, of the `asked` ones between `first` and `last`, evenly chosen."""
+
+    first: int
+    last: int
+    asked: int
+    rows: list[HeatRow]
+    columns: list[HeatColumn]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPoint:
+    """One tensor in one version; None where nothing is known, and then `why`."""
+
+    version: int
+    changed: int | None
+    elements: int | None
+    share: float | None
+    patch_bytes: int | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorHistory:
+    """One tensor over some versions, evenly chosen of those between `first` and `last`."""
+
+    name: str
+    first: int
+    last: int
+    asked: int
+    points: list[TensorPoint]
+
+
+def sampled(view: View, first: int, last: int, columns: int) -> list[int]:
+    """Return at most `columns` versions that still have a place in the run, the last one included.
+
+    Retired ones are left out unless there is nothing else: their manifests may be gone.
+    """
+    versions = [v for v in range(first, last + 1) if v not in view.state.retired]
+    versions = versions or list(range(first, last + 1))
+    count = min(columns, len(versions))
+    step = len(versions) / count
+    return sorted({versions[-1 - int(i * step)] for i in range(count)})
+
+
+def heat_map(
+    first: int, last: int, known: Mapping[int, Mapping[Place, Cell]], unknown: Mapping[int, str]
+) -> HeatMap:
+    """Put the versions that are `known`, and those of which is said why not, side by side."""
+    found, projections = axes(known.values())
+    here = set().union(*known.values()) if known else set[Place]()
+    places = [Place(la, pr) for la in found for pr in projections if Place(la, pr) in here]
+    columns = []
+    for version in sorted(known.keys() | unknown.keys()):
+        cells = [known.get(version, {}).get(where) for where in places]
+        columns.append(
+            HeatColumn(
+                version=version,
+                why=unknown.get(version),
+                changed=[None if cell is None else cell.changed for cell in cells],
+                elements=[None if cell is None else cell.elements for cell in cells],
+            )
+        )
+    rows = [HeatRow(layer=where.layer, projection=where.projection) for where in places]
+    return HeatMap(first=first, last=last, asked=last - first + 1, rows=rows, columns=columns)
+
+
+def tensor_history(
+    name: str,
+    first: int,
+    last: int,
+    known: Mapping[int, Described],
+    unknown: Mapping[int, str],
+) -> TensorHistory:
+    """Follow one tensor through versions that are `known`."""
+    points: list[TensorPoint] = []
+    for version in sorted(known.keys() | unknown.keys()):
+        row = None
+        if version in known:
+            row = next((row for row in known[version].rows if row.name == name), None)
+        why = unknown.get(version, "no such tensor") if row is None else None
+        points.append(
+            TensorPoint(
+                version=version,
+                changed=None if row is None else row.changed,
+                elements=None if row is None else row.elements,
+                share=None if row is None else row.share,
+                patch_bytes=None if row is None else row.patch_bytes,
+                why=why,
+            )
+        )
+    return TensorHistory(name=name, first=first, last=last, asked=last - first + 1, points=points)

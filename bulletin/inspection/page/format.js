@@ -1,0 +1,42 @@
+// Figures as people read them: sizes and shares keep their exact values in titles and tables.
+
+const whole = new Intl.NumberFormat("en");
+const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
+
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+
+export function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  let unit = 0;
+  let left = n;
+  while (left >= 1000 && unit < UNITS.length - 1) { left /= 1000; unit += 1; }
+  return unit === 0 ? `${n} B` : `${left.toPrecision(3)} ${UNITS[unit]}`;
+}
+
+export function share(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 %";
+  const percent = 100 * value;
+  return percent >= 0.01 ? `${percent.toPrecision(3)} %` : `${percent.toExponential(1)} %`;
+}
+
+export const shareOf = (changed, elements) =>
+  changed === null ? `not compared, of ${count(elements)}` : `${count(changed)} of ${count(elements)}`;
+
+export const decimal = (value, digits = 3) =>
+  value === null || value === undefined ? "–" : whole.format(Number(value.toPrecision(digits)));
+
+export function moment(ms) {
+  const date = new Date(ms);
+  return Number.isNaN(date.getTime()) ? `${ms} ms` : date.toISOString().replace("T", " ").slice(0, 19) + "Z";
+}
+
+export function age(seconds) {
+  if (seconds < 0) return `${(-seconds).toFixed(0)} s ahead`;
+  if (seconds < 120) return `${seconds.toFixed(0)} s`;
+  if (seconds < 7200) return `${(seconds / 60).toFixed(0)} min`;
+  if (seconds < 172800) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${(seconds / 86400).toFixed(1)} d`;
+}
+
+export const short = (digest) => (digest ? `${digest.slice(0, 12)}…` : "–");

@@ -1,0 +1,69 @@
+"""The application: every route behind the guard, and its own description."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from skerry.bulletin.inspection.follower import Follower
+from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.inspection.service.examples import add_examples
+
+try:
+    from fastapi import FastAPI
+
+    from skerry.bulletin.inspection.service.assets import assets_router
+    from skerry.bulletin.inspection.service.guard import Guard
+    from skerry.bulletin.inspection.service.islands import islands_router
+    from skerry.bulletin.inspection.service.overview import health_router, overview_router
+    from skerry.bulletin.inspection.service.problems import add_problems
+    from skerry.bulletin.inspection.service.session import session_router
+    from skerry.bulletin.inspection.service.site import Site, release
+    from skerry.bulletin.inspection.service.storage import difference_router, storage_router
+    from skerry.bulletin.inspection.service.streams import streams_router
+    from skerry.bulletin.inspection.service.tensors import tensors_router
+    from skerry.bulletin.inspection.service.versions import versions_router
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"the inspection service needs {error.name}: pip install 'skerry[inspect]'",
+        name=error.name,
+    ) from error
+
+PREFIX = "/api/v1"
+_ABOUT = """
+One run of a bulletin, read-only, from its records, manifests and islands' statuses.
+
+Answers that follow from the log have an ETag: ask again with `If-None-Match`. Nothing a store or an
+island says is believed beyond what signatures and digests prove.
+"""
+
+
+def create_app(follower: Follower, config: ServiceConfig, *, address: str) -> FastAPI:
+    """Build the application over a follower, which somebody else starts and stops."""
+    site = Site.of(follower, config, address=address)
+    app = FastAPI(
+        title="Skerry inspection",
+        version=release(),
+        description=_ABOUT,
+        openapi_url="/openapi.json",
+        docs_url=None,  # both of its pages would load scripts from other hosts
+        redoc_url=None,
+    )
+    for router in (
+        overview_router(site),
+        versions_router(site),
+        tensors_router(site),
+        difference_router(site),
+        islands_router(site),
+        storage_router(site),
+        streams_router(site),
+    ):
+        app.include_router(router, prefix=PREFIX)
+    app.include_router(health_router(site))
+    app.include_router(session_router(config))
+    app.include_router(assets_router())
+    add_problems(app)
+    described = app.openapi
+    # Examples are put in afterwards: FastAPI leaves out what is null in them.
+    app.openapi = cache(lambda: add_examples(described(), PREFIX))  # type: ignore[method-assign]
+    app.add_middleware(Guard, config=config)
+    return app

@@ -1,0 +1,127 @@
+"""Whom the service answers: stands before every route, and adds what browsers are to be told.
+
+A request is refused when it has no token where one is needed, names a host that is not this one, or
+gives a parameter twice.  The page itself holds nothing of the run and is given to anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skerry.bulletin.inspection.service.config import ServiceConfig, is_loopback
+from skerry.bulletin.inspection.service.replies import problem
+
+COOKIE = "skerry_session"
+API = "/api/"
+BODY_MOST = 4096
+OPEN_PATHS = ("/health",)
+
+# Plotly puts rules into style elements and attributes; scripts run from this origin alone.
+CONTENT_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """An ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, config: ServiceConfig) -> None:
+        self._app = app
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self._refusal(scope) or self._app
+        await answer(scope, receive, told)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        headers, path = Headers(scope=scope), str(scope["path"])
+        if path in OPEN_PATHS:
+            return None
+        if not self._is_ours(headers.get("host", "")):
+            hosts = "localhost or an address of this host, or one given with --allow-host"
+            return problem(400, "HostRefused", f"expected a Host that is {hosts}")
+        if scope["method"] not in ("GET", "HEAD") and not _is_small(headers):
+            return problem(413, "BodyTooLarge", f"expected a body of at most {BODY_MOST} bytes")
+        if not path.startswith(API):
+            return None
+        if not self._knows_token(headers):
+            answer = problem(
+                401, "TokenMissing", "expected Authorization: Bearer and the token, or its session"
+            )
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        query = scope["query_string"].decode("latin-1")
+        names = Counter(name for name, _ in parse_qsl(query, keep_blank_values=True))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            return problem(422, "RequestInvalid", f"{twice[0][:80]}: given twice")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        config = self._config
+        if config.token is not None or config.proxy_authenticates:
+            return True
+        name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
+        return is_loopback(name.lower()) or name.lower() in config.hosts
+
+    def _knows_token(self, headers: Headers) -> bool:
+        token = self._config.token
+        if token is None:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and same(given, token):
+            return True
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return False
+        return COOKIE in cookies and same(cookies[COOKIE].value, session_of(token))
+
+
+def _is_small(headers: Headers) -> bool:
+    length = headers.get("content-length", "")
+    return length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= BODY_MOST
+
+
+def same(given: str, expected: str) -> bool:
+    """Compare in a time that tells nothing."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def session_of(token: str) -> str:
+    """Return what a browser's cookie holds: it proves the token, and is not the token."""
+    return hmac.new(token.encode(), b"skerry inspection session", hashlib.sha256).hexdigest()

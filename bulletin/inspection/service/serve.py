@@ -1,0 +1,97 @@
+"""The service as a process: listens, serves until it is told to stop, and waits for no store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from skerry.bulletin.inspection.follower import Follower
+from skerry.bulletin.inspection.service.app import create_app
+from skerry.bulletin.inspection.service.config import ServiceConfig
+
+try:
+    import uvicorn
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"the inspection service needs {error.name}: pip install 'skerry[inspect]'",
+        name=error.name,
+    ) from error
+
+logger = logging.getLogger(__name__)
+
+_CONNECTIONS = 512
+_STOP_S = 2
+
+
+def listen(config: ServiceConfig) -> socket.socket:
+    """Bind the address.  Raises OSError for one that is taken."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.create_server((config.host, config.port), family=family)
+    # Connections inherit it.  asyncio does not set it on sockets that others made, and then the
+    # second packet of each small answer waits 40 ms for the client to acknowledge the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def serve(
+    follower: Follower,
+    config: ServiceConfig,
+    listener: socket.socket,
+    *,
+    address: str,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` is called when requests are answered."""
+    app = create_app(follower, config, address=address)
+    server = _Server(
+        follower,
+        ready,
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_STOP_S,
+        ),
+    )
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        await server.serve(sockets=[listener])
+
+    follower.start()
+    try:
+        asyncio.run(run())
+    finally:
+        follower.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling, which would raise the signal again at the end."""
+
+    def __init__(
+        self, follower: Follower, ready: Callable[[], None], config: uvicorn.Config
+    ) -> None:
+        super().__init__(config)
+        self._follower = follower
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._follower.stop()  # streams end by themselves then
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,132 @@
+"""Who is answered: this host, whoever has the token, and nobody by somebody else's name."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skerry.bulletin.inspection.service.config import (
+    BindRefused,
+    ServiceConfig,
+    TokenUnfit,
+    is_loopback,
+    read_token,
+)
+from skerry.bulletin.inspection.service.guard import COOKIE, HEADERS
+from skerry.bulletin.stores.memory import MemoryStore
+from tests.bulletin.inspection.service.serving import Reply, Served, ask, serving
+
+TOKEN = "correct-horse-battery"
+
+
+@pytest.fixture(scope="module")
+def guarded(run: MemoryStore) -> Iterator[Served]:
+    with serving(run, config=ServiceConfig(port=0, token=TOKEN)) as service:
+        yield service
+
+
+def login(service: Served, token: str) -> Reply:
+    request = urllib.request.Request(
+        f"{service.url}/session",
+        data=json.dumps({"token": token}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    return ask(request)
+
+
+def test_without_a_token_only_loopback_may_be_listened_on() -> None:
+    for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
+        assert ServiceConfig(host=host).host == host
+    for host in ("0.0.0.0", "::", "192.168.1.4", "example.org", ""):
+        with pytest.raises(BindRefused, match="--token-file"):
+            ServiceConfig(host=host)
+        assert ServiceConfig(host=host, token=TOKEN).token == TOKEN
+        assert ServiceConfig(host=host, proxy_authenticates=True).host == host
+
+
+def test_a_token_is_neither_short_nor_shown(tmp_path: Path) -> None:
+    with pytest.raises(TokenUnfit, match="16 to 512"):
+        ServiceConfig(token="short")
+    with pytest.raises(TokenUnfit, match="ASCII"):
+        ServiceConfig(token="é" * 20)
+    assert TOKEN not in repr(ServiceConfig(token=TOKEN))
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(file) == TOKEN
+    for content in ("", "two words", "x" * 600):
+        file.write_text(content)
+        with pytest.raises(TokenUnfit):
+            read_token(file)
+    with pytest.raises(TokenUnfit, match="No such file"):
+        read_token(tmp_path / "nothing")
+
+
+def test_nothing_of_the_run_is_told_without_the_token(guarded: Served) -> None:
+    for path in ("run", "versions", "events", "versions/1/verification", "nothing"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"{COOKIE}=wrong"}):
+            answer = guarded.get(path, **headers)
+            assert answer.status == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert guarded.get("run", Authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_a_browser_tells_the_token_once(guarded: Served) -> None:
+    assert login(guarded, "wrong").status == 401
+    answer = login(guarded, TOKEN)
+    assert answer.status == 204
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert guarded.get("run", Cookie=cookie.split(";")[0]).status == 200
+
+
+def test_health_and_the_page_need_no_token_and_tell_nothing(guarded: Served) -> None:
+    assert guarded.get("/health").json["status"] == "ok"
+    page = guarded.get("/")
+    assert page.status == 200
+    assert b"memory://test" not in page.body
+
+
+def test_a_large_body_is_refused_unread(served: Served) -> None:
+    request = urllib.request.Request(f"{served.url}/session", data=b"x" * 5000)
+    assert ask(request).status == 413
+
+
+def test_a_page_elsewhere_cannot_read_by_a_name_that_it_points_here(served: Served) -> None:
+    port = served.url.rpartition(":")[2]
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", ""):
+        answer = served.get("run", Host=host)
+        assert answer.status == 400
+        assert answer.json["error"]["kind"] in ("HostRefused", "NotRouted")
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "localhost"):
+        assert served.get("run", Host=host).status == 200
+
+
+def test_every_answer_tells_browsers_to_run_nothing_from_elsewhere(served: Served) -> None:
+    for path in ("/", "run", "/health", "versions/999", "/nothing", "/openapi.json"):
+        answer = served.get(path)
+        for name, value in HEADERS.items():
+            assert answer.headers[name.lower()] == value, path
+    assert "script-src 'self'" in HEADERS["Content-Security-Policy"]
+    assert "access-control-allow-origin" not in served.get("run").headers
+
+
+def test_nothing_can_be_written(served: Served) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        request = urllib.request.Request(f"{served.url}/api/v1/versions", method=method, data=b"")
+        assert ask(request).status == 405
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost"])
+def test_loopback_is_recognised(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "localhost.evil.example", "", "::"])
+def test_anything_else_is_not_loopback(host: str) -> None:
+    assert not is_loopback(host)

@@ -1,0 +1,246 @@
+"""A store that is slow, dead, denied or false: health answers, what was seen stays, and it is said.
+
+Case L-2 and its kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from skerry.bulletin import keys
+from skerry.bulletin.errors import StoreDenied, StoreUnavailable
+from skerry.bulletin.inspection import store_state
+from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.stores.memory import MemoryStore
+from tests.bulletin.faults import FaultyStore
+from tests.bulletin.inspection.service.serving import Served, serving, small_run
+from tests.bulletin.log_builder import LogBuilder
+
+
+class Switch:
+    """A store that answers until it is told to hang or to fail, for keys that start so."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.store = FaultyStore(inner, before=self.before)
+        self.open = threading.Event()
+        self.open.set()
+        self.fails: Exception | None = None
+        self.prefix = ""
+        self.hanging = threading.Event()
+
+    def before(self, verb: str, key: str) -> None:
+        if not key.startswith(self.prefix):
+            return
+        if self.fails is not None:
+            raise self.fails
+        if not self.open.is_set():
+            self.hanging.set()
+            self.open.wait()
+
+    def hang(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.open.clear()
+
+
+@contextmanager
+def switched(**changes: object) -> Iterator[tuple[Switch, Served]]:
+    switch = Switch(small_run())
+    config = ServiceConfig(port=0, store_limit_s=0.2)
+    with serving(switch.store, config=config) as service:
+        try:
+            yield switch, service
+        finally:
+            switch.fails = None
+            switch.open.set()
+
+
+def test_a_store_that_hangs_delays_neither_health_nor_what_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_state, "SLOW_S", 0.1)
+    with switched() as (switch, service):
+        before = service.get("versions").json
+        switch.hang()
+        assert switch.hanging.wait(60)
+        service.until("slow")
+        assert service.get("/health").json["status"] == "ok"
+        assert service.get("versions").json == before
+        told = service.get("run").json["store"]
+        assert told["state"] == "slow"
+        assert told["pending_s"] >= 0.1
+        late = service.get("versions/7/layers")
+        assert (late.status, late.json["error"]["kind"]) == (504, "StoreSilent")
+        heat = service.get("heat?columns=3")
+        assert heat.status == 200
+        assert "etag" not in heat.headers  # it will be better
+        whys = {column["why"] for column in heat.json["columns"]}
+        assert whys == {"the store did not answer in time"}
+        switch.open.set()
+        service.until("ok")
+        assert service.get("versions/7/layers").status == 200
+
+
+def test_a_store_that_hangs_from_the_start_is_told_of_and_not_waited_for() -> None:
+    switch = Switch(small_run())
+    switch.hang()
+    with serving(switch.store, wait_for=None) as service:
+        assert switch.hanging.wait(60)
+        assert service.get("/health").json["store"]["state"] in ("opening", "slow")
+        answer = service.get("versions")
+        assert (answer.status, answer.json["error"]["kind"]) == (503, "NotRead")
+        assert answer.headers["retry-after"]
+        assert service.get("run").json["versions"] == 0
+        switch.open.set()
+        service.until("ok")
+        assert service.get("versions").status == 200
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("log", "no answer"), StoreDenied("log", "no")])
+def test_a_store_that_fails_is_named_and_tried_again(error: Exception) -> None:
+    with switched() as (switch, service):
+        switch.fails = error
+        service.until("failing")
+        told = service.get("run").json["store"]["problem"]
+        assert told["kind"] == type(error).__name__
+        assert told["acts"]
+        assert service.get("versions").status == 200
+        switch.fails = None
+        service.until("ok")
+
+
+def test_many_calls_on_a_dead_store_take_nothing_from_others() -> None:
+    with switched() as (switch, service):
+        switch.hang(keys.MANIFEST_PREFIX)
+        for version in range(20, 50):
+            assert service.get(f"versions/{version}/layers").status in (503, 504)
+        assert service.get("timeline").status == 200
+        assert service.get("forecast?keep_last=3").status == 200
+
+
+def test_a_place_without_a_log_says_so() -> None:
+    with serving(MemoryStore(), wait_for="empty") as service:
+        answer = service.get("versions")
+        assert answer.status == 503
+        assert "no log" in answer.json["error"]["message"]
+
+
+def test_a_log_that_breaks_a_rule_is_an_alarm_and_what_was_good_stays() -> None:
+    store = small_run()
+    with serving(store) as service:
+        count = service.get("run").json["records"]
+        store.put(keys.log(count), [LogBuilder.with_versions(1).slots[0]])
+        service.until("refused")
+        run = service.get("run").json
+        assert run["records"] == count
+        assert run["store"]["problem"]["kind"] == "Tampered"
+        assert service.get("versions").json["total"] == run["versions"]
+
+
+def test_another_key_than_the_pinned_one_shows_nothing() -> None:
+    store = MemoryStore()
+    log = LogBuilder.with_versions(3)
+    for seq, data in enumerate(log.slots):
+        store.put_if_absent(keys.log(seq), data)
+    with serving(store, wait_for="refused") as service:
+        assert service.get("/health").json["store"]["problem"]["kind"] == "UntrustedKey"
+        assert service.get("versions").status == 503
+
+
+def test_a_collected_manifest_is_a_404_and_a_hole_in_the_map() -> None:
+    store = small_run()
+    with serving(store) as service:
+        store.delete(keys.manifest(service.get("versions/40").json["manifest"]))
+        assert service.get("versions/40/layers").status == 404
+        column = service.get("heat?columns=1&last=40").json["columns"][0]
+        assert column["why"] == "its manifest is not there any more"
+
+
+def test_a_false_manifest_is_refused_and_named() -> None:
+    store = small_run()
+    with serving(store) as service:
+        key = keys.manifest(service.get("versions/40").json["manifest"])
+        store.put(key, [b"something else"])
+        answer = service.get("versions/40/layers")
+        assert (answer.status, answer.json["error"]["kind"]) == (502, "Tampered")
+        assert key in answer.json["error"]["message"]
+
+
+def test_statuses_that_are_none_are_listed_and_not_dropped() -> None:
+    store = small_run()
+    store.put("islands/junk.json", [b"<script>alert(1)</script>"])
+    with serving(store) as service:
+        page = service.get("islands").json
+        assert page["refused_total"] == 1
+        assert page["refused"][0]["key"] == "islands/junk.json"
+        assert page["total"] == 42
+
+
+def test_clients_that_vanish_free_their_places() -> None:
+    store = small_run()
+    config = ServiceConfig(port=0, listeners=2)
+    with serving(store, config=config) as service:
+        for _ in range(6):  # three times as many as there are places
+            with listening(service) as stream:
+                assert stream.readline() == b"event: store\n"
+            closed(service)
+        with listening(service) as one, listening(service) as two:
+            assert one.readline() == two.readline() == b"event: store\n"
+            full = service.get("events")
+            assert (full.status, full.json["error"]["kind"]) == (503, "Busy")
+
+
+def test_a_verification_that_nobody_listens_to_stops() -> None:
+    with switched() as (switch, service):
+        switch.hang(keys.PACK_PREFIX)
+        request = f"{service.url}/api/v1/versions/40/verification"
+        with urllib.request.urlopen(request, timeout=60) as stream:
+            assert json.loads(stream.readline())["what"].startswith("layouts/")
+        assert service.get("versions").status == 200
+
+
+def listening(service: Served) -> LineReader:
+    return LineReader(service)
+
+
+class LineReader:
+    """An events stream over a plain socket, which closes when it is told to."""
+
+    def __init__(self, service: Served) -> None:
+        host, port = service.url.removeprefix("http://").split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> LineReader:
+        self._socket.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while self._file.readline() not in (b"\r\n", b""):
+            pass
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def readline(self) -> bytes:
+        """Return the next line of an event, without chunk sizes."""
+        while True:
+            line = self._file.readline()
+            assert line, "the stream has ended"
+            if line.startswith((b"event", b"data", b":")):
+                return line
+
+
+def closed(service: Served) -> None:
+    """Wait until the service has noticed that a client left."""
+    deadline = threading.Event()
+    for _ in range(600):
+        if not service.follower.listeners:
+            return
+        deadline.wait(0.05)
+    raise AssertionError("the place was not given back")
