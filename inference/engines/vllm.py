@@ -50,12 +50,18 @@ class VllmEngine:
         self._tokenizer: Tokenizer | None = None
         self._instance: str | None = None
         self._serial = 0
+        self._reads_mirror = True  # until the server has said that it does not
         self._version: int | None = None
         self._staged: tuple[int, int, Digest] | None = None
 
     @property
     def version(self) -> int | None:
         return self._version
+
+    @property
+    def reads_mirror(self) -> bool:
+        """See `skerry.inference.engine.MirrorReader`: modules that are made anew, several ranks."""
+        return self._reads_mirror
 
     async def load(self, directory: Path, version: int) -> None:
         self._staged = self._version = None
@@ -203,6 +209,7 @@ class VllmEngine:
             self._staged = None
         self._instance, self._serial, version = instance, serial, answer.get("version")
         self._version = version if isinstance(version, int) else None
+        self._reads_mirror = answer.get("reads_mirror") is not False
 
     def _tokens(self) -> Tokenizer:
         if self._tokenizer is None:

@@ -177,6 +177,15 @@ class Rank:
             raise EngineBroken("the weights are no version")
         return read_back(self.placement, self._parameters(), MappedCheckpoint.open(self._mirror))
 
+    @property
+    def reads_mirror(self) -> bool:
+        """Whether some tensor is not whole in place here: the mirror is read for it."""
+        placement = self.placement
+        return any(
+            uncovered(spec.words, placement.in_place(name))
+            for name, spec in placement.specs.items()
+        )
+
     def held(self) -> dict[str, list[Box]]:
         """Return the boxes that this rank has of every tensor, also through derived modules."""
         placement = self.placement

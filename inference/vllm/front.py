@@ -45,6 +45,7 @@ class FrontState:
     """What the front knows at once, without asking a rank.
 
     `serial` grows with every change in one `instance`: answers may overtake each other.
+    `reads_mirror` says that an install needs the mirror at the new version, or its read-back does.
     """
 
     instance: str
@@ -52,6 +53,7 @@ class FrontState:
     version: int | None
     paused: bool
     problem: str | None
+    reads_mirror: bool
 
 
 class Front:
@@ -66,6 +68,7 @@ class Front:
         self._serial = 0
         self._namespace = ""
         self._ranks = 0
+        self._reads_mirror = True
         self._directory: Path | None = None
         self._paused = False
         self._pausing: asyncio.Future[None] | None = None
@@ -82,6 +85,7 @@ class Front:
             version=self._version,
             paused=self._paused,
             problem=self._problem,
+            reads_mirror=self._reads_mirror,
         )
 
     async def load(self, directory: Path, version: int, namespace: str) -> None:
@@ -99,6 +103,7 @@ class Front:
                 answers = await self._core.ranks("skerry_load", str(directory), version)
                 self._ranks, self._directory = len(answers), directory
                 _raise(answers, EngineBroken)
+                self._reads_mirror = len(answers) > 1 or any(a["reads_mirror"] for a in answers)
                 if len(answers) > 1:
                     await self._check_coverage()
                 await self._core.label(str(version))

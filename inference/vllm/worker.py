@@ -68,7 +68,12 @@ class SkerryWorker:
         return _answer(state)
 
     def skerry_load(self, directory: str, version: int) -> Answer:
-        return _answer(lambda: self._skerry().load(Path(directory), version))
+        def load() -> Answer:
+            rank = self._skerry()
+            rank.load(Path(directory), version)
+            return {"reads_mirror": rank.reads_mirror}
+
+        return _answer(load)
 
     def skerry_stage(self, exchange: str, name: str) -> Answer:
         def stage() -> Answer:

@@ -31,6 +31,7 @@ def test_every_parameter_is_of_the_kind_that_its_loader_makes_it(tmp_path: Path)
     assert rank.placement.kinds() == {"direct": 3, "permuted": 1, "derived": 1}
     assert list(rank.placement.derived) == ["scaled.weight"]
     assert rank.placement.sources({"scaled"}) == {"scaled.weight", "scaled.scale"}
+    assert rank.reads_mirror  # of the derived ones, and of what nothing reads
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 2), (2, 3)])

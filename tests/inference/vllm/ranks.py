@@ -110,6 +110,7 @@ def _run(rank: Rank, method: str, *args: object) -> Answer | None:
     match method, args:
         case "skerry_load", (str() as directory, int() as version):
             rank.load(Path(directory), version)
+            return {"reads_mirror": rank.reads_mirror}
         case "skerry_stage", (str() as exchange, str() as name):
             return dataclasses.asdict(rank.stage(Exchange(Path(exchange)).get(name)))
         case "skerry_install", (int() as version,):

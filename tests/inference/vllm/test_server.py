@@ -100,6 +100,7 @@ async def _stream_across_installs(engine: VllmEngine, places: Path) -> Tally:
 
                 await gate.swap("vllm", version, install)
                 assert engine.version == version
+                assert not engine.reads_mirror  # so that it need not wait for one
             await tally.more(4 * STREAMS)
             done.set()
     finally:
