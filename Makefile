@@ -26,7 +26,7 @@ VLLM := $(VENV)-vllm
 VLLM_NEEDS := tests/inference/vllm/requirements.txt
 
 test-vllm: $(VLLM)/.vllm
-	$(VLLM)/bin/python -m pytest -o faulthandler_timeout=900 tests/inference/vllm $(ARGS)
+	$(VLLM)/bin/python -m pytest -o faulthandler_timeout=900 -m "not soak" tests/inference/vllm $(ARGS)
 
 $(VLLM)/.vllm: $(BUILT_FROM) $(VLLM_NEEDS)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)

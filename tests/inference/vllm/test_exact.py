@@ -30,6 +30,7 @@ def run(kind: str, versions: int, root: Path, **more: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("versions", [3, pytest.param(10, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("kind", "kinds"),
     [
@@ -39,13 +40,13 @@ def run(kind: str, versions: int, root: Path, **more: str) -> dict[str, Any]:
         ("fp8", {"direct": 39, "permuted": 0, "derived": 0}),
     ],
 )
-def test_ten_live_versions_say_what_fresh_engines_say(
-    tmp_path: Path, kind: str, kinds: dict[str, int]
+def test_live_versions_say_what_fresh_engines_say(
+    tmp_path: Path, kind: str, kinds: dict[str, int], versions: int
 ) -> None:
-    found = run(kind, 10, tmp_path)
+    found = run(kind, versions, tmp_path)
     assert found["kinds"] == kinds
-    assert found["equal"] == [found["requests"]] * 10
-    assert found["digests"] == [True] * 10
+    assert found["equal"] == [found["requests"]] * versions
+    assert found["digests"] == [True] * versions
     assert found["four_phases"]
     assert found["from_mirror"] == 0  # every bit was read out of the engine
     assert found["undone"]
