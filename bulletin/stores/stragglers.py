@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from statistics import median
 
-_LONGER = 1.25  # than the median of its peers,
+_LONGER = 1.15  # than the median of its peers,
 _AND_S = 0.03  # and so much: what is next to nothing is no reason to ask twice
-_MOST = 0.75  # of its peers have to be in: asking for what is merely slow costs bytes
 
 
 class Stragglers:
@@ -26,7 +25,7 @@ class Stragglers:
     def finished(self, seconds: float) -> None:
         """A range has arrived, after so long."""
         self._seconds.append(seconds)
-        if len(self._seconds) >= _MOST * self._count:
+        if 2 * len(self._seconds) >= self._count:
             self._most_are_in.set()
 
     async def is_one(self, began: float) -> None:
