@@ -31,7 +31,7 @@ class Switch:
         self.store = FaultyStore(inner, before=self.before)
         self.open = threading.Event()
         self.open.set()
-        self.fails: Exception | None = None
+        self.fails: BaseException | None = None
         self.prefix = ""
         self.hanging = threading.Event()
 
@@ -113,6 +113,17 @@ def test_a_store_that_fails_is_named_and_tried_again(error: Exception) -> None:
         assert service.get("versions").status == 200
         switch.fails = None
         service.until("ok")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_health_says_when_nothing_is_followed_any_more() -> None:
+    with switched() as (switch, service):
+        assert service.get("/health").status == 200
+        switch.fails = SystemExit()  # what no loop goes on after
+        while service.follower._thread.is_alive():
+            service.get("run")
+        answer = service.get("/health")
+        assert (answer.status, answer.json["status"]) == (503, "ended")
 
 
 def test_many_calls_on_a_dead_store_take_nothing_from_others() -> None:
