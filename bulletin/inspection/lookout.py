@@ -102,7 +102,8 @@ class Lookout:
         except Unanswered:
             raise  # the store is at fault, not this status: what was seen last stays
         except (RecordInvalid, StoreError) as error:
-            return Refused(key=key, why=str(error)[:500])
+            why = str(error)[:500].encode(errors="replace").decode()  # it may quote lone surrogates
+            return Refused(key=key, why=why)
 
     def _remember(self, view: View, reports: Mapping[str, IslandReport]) -> None:
         for gone in self._looks.keys() - reports.keys():
