@@ -121,17 +121,20 @@ def reports(
     gone = sorted(state.abandoned - state.retired)
     for number in range(shape.islands):
         lag = min(newest, 0 if number % 3 else rng.randrange(1, 6))
-        held, error, age_ms, phase = newest - lag, None, rng.randrange(25_000), "idle"
+        error, age_ms, phase = None, rng.randrange(25_000), "idle"
+        held: int | None = newest - lag
         match number % 40:
             case 3:
                 age_ms = 3_600_000
+            case 11:
+                held, lag = None, newest + 1
             case 17:
                 error, phase = "StoreUnavailable: no answer in 10 s", "retrying"
             case 29 if gone:
                 held = gone[-1]
             case 31:
                 phase = "stopped"
-        while held in state.abandoned and number % 40 != 29:
+        while held is not None and held in state.abandoned and number % 40 != 29:
             held += 1
         yield IslandReport(
             island=f"{('eu', 'us', 'ap')[number % 3]}-{number:03d}",

@@ -38,6 +38,7 @@ MAX_TEXT = 500
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 _PHASE = re.compile(r"[a-z]{1,32}")
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, lone surrogates
 
 Leg = tuple[int | None, int]
 
@@ -98,7 +99,7 @@ class IslandReport:
                 "newest": self.newest,
                 "lag": self.lag,
                 "phase": self.phase,
-                "error": None if self.error is None else self.error[:MAX_TEXT],
+                "error": None if self.error is None else _NO_TEXT.sub(" ", self.error)[:MAX_TEXT],
                 "engines": dict(self.engines),
                 "bytes": self.nbytes,
                 "total_bytes": self.total_bytes,
@@ -126,13 +127,15 @@ class IslandReport:
         )  # fmt: skip
         island = as_text(fields["island"], "island")
         if keys.island(island) != what:
-            raise FormatError(f"island: expected the one of {what}, found {island:.80}")
+            raise FormatError(f"island: expected the one of {what}, found {island!r:.80}")
         phase = as_text(fields["phase"], "phase")
         if not _PHASE.fullmatch(phase):
             raise FormatError(f"phase: expected a word, found {phase!r:.80}")
         error, run, reading = fields["error"], fields["run"], fields["reading"]
         if error is not None and len(as_text(error, "error")) > MAX_TEXT:
             raise FormatError(f"error: expected at most {MAX_TEXT} characters")
+        if error is not None and _NO_TEXT.search(as_text(error, "error")):
+            raise FormatError("error: expected text without control characters")
         return cls(
             island=island,
             run=None if run is None else parse_digest(run),

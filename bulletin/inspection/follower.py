@@ -19,6 +19,7 @@ from skerry.bulletin.inspection.pace import Pace
 from skerry.bulletin.inspection.problems import problem_of
 from skerry.bulletin.inspection.store_state import StoreState
 from skerry.bulletin.inspection.view import View
+from skerry.bulletin.inspection.workers import Busy
 from skerry.bulletin.patience import Patience
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.signing import PublicKey
@@ -88,6 +89,12 @@ class Follower:
         return self._stopping
 
     @property
+    def ended(self) -> bool:
+        """Whether its thread has ended although nobody asked for it: nothing is seen any more."""
+        started = self._thread.ident is not None
+        return started and not self._stopping and not self._thread.is_alive()
+
+    @property
     def listeners(self) -> int:
         """How many wait for changes."""
         return len(self._listeners)
@@ -129,7 +136,7 @@ class Follower:
         return end
 
     def look_once(self) -> None:
-        """Look at the log and the islands now.  Raises BulletinError and OSError."""
+        """Look at the log and the islands now.  Raises BulletinError, OSError and Busy."""
         self._look_at_log()
         self._look_at_islands()
 
@@ -146,13 +153,15 @@ class Follower:
                     self._look_at_islands()
                     self._islands_due = self._clock() + self.pace.islands_s(idle=idle)
             self._failures = 0
-        except (BulletinError, OSError) as error:  # the loop's boundary: told, and tried again
+        except Exception as error:  # the loop's boundary: told, and tried again
             self._failures += 1
             wait_s = self.pace.after_failures_s(self._failures)
             self._log_due = self._islands_due = self._clock() + wait_s
             if self._failures == 1:
-                logger.warning("the bulletin cannot be read error=%r", error)
-            trouble = isinstance(error, StoreError | OSError)
+                foreseen = isinstance(error, BulletinError | OSError | Busy)
+                told = "the bulletin cannot be read error=%r"
+                logger.warning(told, error, exc_info=None if foreseen else error)
+            trouble = isinstance(error, StoreError) or not isinstance(error, BulletinError)
             self._state.failed(problem_of(error), trouble=trouble)
             self._notify()
         return max(0.0, min(self._log_due, self._islands_due) - self._clock())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from skerry.bulletin import keys
@@ -54,7 +56,11 @@ class Lookout:
         self._last = Islands()
 
     def look(self, view: View) -> Islands:
-        """Read every status.  Raises StoreError, but for what says nothing about the others."""
+        """Read every status.
+
+        Raises StoreError, but for what says nothing about the others, and Busy while what an
+        earlier look asked for has still not been answered.
+        """
         denied = None
         names: list[str] = []
         try:
@@ -62,11 +68,7 @@ class Lookout:
         except StoreDenied as error:
             denied = str(error)
         more = len(names) > MAX_ISLANDS
-        futures = [
-            self._workers.submit(lambda key=key: self._read(key))  # type: ignore[misc]
-            for key in names[:MAX_ISLANDS]
-        ]
-        found: list[Found] = [future.result() for future in futures]
+        found = self._read_all(names[:MAX_ISLANDS])
         reports = {r.island: r for r in found if isinstance(r, IslandReport)}
         refused = tuple(r for r in found if isinstance(r, Refused))
         self._remember(view, reports)
@@ -82,6 +84,15 @@ class Lookout:
         self._last = islands
         return islands
 
+    def _read_all(self, names: Sequence[str]) -> list[Found]:
+        futures: list[Future[Found]] = []
+        try:
+            futures.extend(self._workers.submit(partial(self._read, key)) for key in names)
+            return [future.result() for future in futures]
+        finally:  # after an error the others would take the places of the next look's
+            for future in futures:
+                future.cancel()
+
     def _read(self, key: str) -> Found:
         try:
             data = self._store.get(key, limit_bytes=STATUS_LIMIT_BYTES)
@@ -91,7 +102,8 @@ class Lookout:
         except Unanswered:
             raise  # the store is at fault, not this status: what was seen last stays
         except (RecordInvalid, StoreError) as error:
-            return Refused(key=key, why=str(error)[:500])
+            why = str(error)[:500].encode(errors="replace").decode()  # it may quote lone surrogates
+            return Refused(key=key, why=why)
 
     def _remember(self, view: View, reports: Mapping[str, IslandReport]) -> None:
         for gone in self._looks.keys() - reports.keys():

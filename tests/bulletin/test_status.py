@@ -35,7 +35,7 @@ reports = st.builds(
     newest=st.none() | numbers,
     lag=numbers,
     phase=st.sampled_from(["idle", "fetching", "stopped"]),
-    error=st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=500),
+    error=st.none() | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=500),
     engines=st.dictionaries(st.from_regex(r"[a-z0-9]{1,9}", fullmatch=True), st.none() | numbers),
     nbytes=numbers,
     total_bytes=numbers,
@@ -65,6 +65,10 @@ def test_any_bytes_are_a_report_or_are_refused(data: bytes) -> None:
         {"version": 2**63},
         {"phase": "Idle\n"},
         {"error": "x" * 501},
+        {"error": "\ud800"},
+        {"error": "\x1b[2J"},
+        {"error": "two\nlines"},
+        {"error": "\x9b2J"},
         {"engines": {"a b": 1}},
         {"engines": {str(n): None for n in range(257)}},
         {"reading": {"legs": [], "until": 1}},
@@ -85,6 +89,12 @@ def test_a_report_beyond_its_limits_is_refused(changes: dict[str, Any]) -> None:
 def test_a_long_error_is_cut_by_who_writes_it() -> None:
     report = IslandReport(island="eu-1", error="e" * 900)
     assert IslandReport.from_bytes(report.to_bytes(), what=KEY).error == "e" * 500
+
+
+@pytest.mark.parametrize("unfit", ["\n", "\x1b", "\x9b", "\ud800", "\0"])
+def test_an_error_of_whatever_characters_is_told_as_text(unfit: str) -> None:
+    report = IslandReport(island="eu-1", error=f"one{unfit}two")
+    assert IslandReport.from_bytes(report.to_bytes(), what=KEY).error == "one two"
 
 
 def test_junk_beside_sound_reports_is_passed_over() -> None:

@@ -61,7 +61,7 @@ async function one(main, name) {
         { name: "version", n: true, cell: (look) => count(look.version) },
         { name: "lag", n: true, cell: (look) => count(look.lag) },
       ], [...row.looks].reverse(), { class: "scroll tall" }))),
-    panel("To the newest version", !way ? el("p", {}, "There is no version yet.") : !way.reachable ? el("p", {}, way.why)
+    panel("To the newest version", !way ? el("p", {}, row.state === "stray" ? `There is no way: ${row.why}.` : "There is no version yet.") : !way.reachable ? el("p", {}, way.why)
       : !way.steps.length ? el("p", {}, "Nothing is to be downloaded.")
       : [el("p", {}, `${bytes(way.total_bytes)} in ${count(way.objects)} objects, ${way.steps.length} steps.`), stepTable(way.steps)]));
 }

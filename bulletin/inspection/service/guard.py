@@ -113,6 +113,8 @@ class Guard:
 
 
 def _is_small(headers: Headers) -> bool:
+    if "transfer-encoding" in headers:  # it overrules Content-Length, and says no length itself
+        return False
     length = headers.get("content-length", "")
     return length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= BODY_MOST
 

@@ -21,14 +21,19 @@ from skerry.bulletin.inspection.islands import (
 from skerry.bulletin.inspection.service.params import CatchUpQuery, IslandPath, IslandsQuery
 from skerry.bulletin.inspection.service.problems import RESPONSES
 from skerry.bulletin.inspection.service.site import Site
+from skerry.bulletin.inspection.view import View
 from skerry.bulletin.inspection.ways import CatchUp, catch_up
+from skerry.bulletin.status import IslandReport
 
 _REFUSED_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IslandDetail:
-    """One island, and its cheapest way to the newest version (None: there is no version)."""
+    """One island, and its cheapest way to the newest version.
+
+    None: there is no version, or what it holds is of another run.
+    """
 
     island: IslandRow
     catch_up: CatchUp | None
@@ -102,7 +107,12 @@ def _page(seen: Snapshot, query: IslandsQuery) -> IslandPage:
 
 def _detail(seen: Snapshot, name: str) -> IslandDetail:
     row = next(row for row in rows_of(seen) if row.island == name)
-    newest, view = seen.view.newest, seen.view
-    have = row.version if row.version in view.state.commits else None
-    way = None if newest is None else catch_up(view, have=have, want=newest)
-    return IslandDetail(island=row, catch_up=way)
+    return IslandDetail(island=row, catch_up=_way(seen.view, seen.islands.reports[name]))
+
+
+def _way(view: View, report: IslandReport) -> CatchUp | None:
+    have, want = report.version, view.newest
+    if want is None or report.run not in (None, view.state.run):
+        return None
+    known = have is not None and have in view.state.commits
+    return catch_up(view, have=have if known else None, want=want)

@@ -50,9 +50,12 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The process lives; `store` is how the bulletin has been answering."""
+    """The process lives; `store` is how the bulletin has been answering.
 
-    status: Literal["ok"]
+    `ended`: nothing follows the bulletin any more, and only another process will.
+    """
+
+    status: Literal["ok", "ended"]
     store: StoreReport
 
 
@@ -76,14 +79,22 @@ def overview_router(site: Site) -> APIRouter:
 def health_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["service"])
 
-    @router.get("/health", response_model=Health)
+    @router.get(
+        "/health",
+        response_model=Health,
+        responses={503: {"description": "the bulletin is not followed", "model": Health}},
+    )
     async def health() -> Response:
         """Tell that the process lives.  Needs no token and never waits for the store."""
-        report = site.follower.store_state.report()
-        body = _HEALTH.dump_python(Health(status="ok", store=report), mode="json")
+        follower = site.follower
+        health = Health(
+            status="ended" if follower.ended else "ok", store=follower.store_state.report()
+        )
+        body = _HEALTH.dump_python(health, mode="json")
         if site.config.token is not None:  # whoever has none learns nothing of the run
-            body = {"status": "ok", "store": {**body["store"], "problem": None}}
-        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+            body["store"]["problem"] = None
+        status = 200 if health.status == "ok" else 503
+        return JSONResponse(body, status, headers={"Cache-Control": "no-store"})
 
     return router
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,6 +51,7 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(NotRead, _not_read)
     app.add_exception_handler(Busy, _busy)
     app.add_exception_handler(TimeoutError, _late)
+    app.add_exception_handler(PydanticSerializationError, _unwritable)
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, _refused)
 
@@ -84,6 +86,15 @@ async def _not_read(request: Request, error: Exception) -> Response:
 
 async def _busy(request: Request, error: Exception) -> Response:
     return problem(503, "Busy", str(error), "you: ask again later")
+
+
+async def _unwritable(request: Request, error: Exception) -> Response:
+    return problem(
+        502,
+        "NotJson",
+        "what was found cannot be answered as JSON: it is nested too deeply, or is no text",
+        "whoever runs the writer: it wrote what no reader can show",
+    )
 
 
 async def _late(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -86,6 +87,45 @@ def test_a_store_that_fails_is_asked_ever_more_rarely() -> None:
     run(follower, clock, 3600, watched=True)
     assert len(asked) < 70
     assert follower.store_state.report().state == "failing"
+
+
+def test_what_a_failed_look_still_wanted_takes_no_place_of_the_next() -> None:
+    hiccup = True
+
+    def before(verb: str, key: str) -> None:
+        if hiccup and key.startswith(keys.ISLAND_PREFIX) and verb == "get":
+            time.sleep(0.02)
+            raise StoreUnavailable(key, "503")
+
+    store = FaultyStore(a_store(islands=3000), before=before)
+    follower = Follower(store, now=lambda: 0)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            follower.look_once()
+        time.sleep(0.3)  # those under way
+    hiccup = False
+    follower.look_once()
+    assert len(follower.snapshot.islands.reports) == 3000
+
+
+@pytest.mark.parametrize("error", [Busy("8 calls run"), ValueError("a bug"), OSError("no")])
+def test_whatever_a_look_raises_is_told_and_tried_again(error: Exception) -> None:
+    down, clock = True, Clock()
+
+    def before(verb: str, key: str) -> None:
+        if down:
+            raise error
+
+    follower = Follower(FaultyStore(a_store(), before=before), clock=clock, now=lambda: 0)
+    run(follower, clock, 10, watched=True)
+    report = follower.store_state.report()
+    assert (report.state, report.problem and report.problem.kind) == (
+        "failing",
+        type(error).__name__,
+    )
+    down = False
+    run(follower, clock, 60, watched=True)
+    assert follower.store_state.report().state == "ok"
 
 
 def test_records_before_the_one_at_fault_are_shown() -> None:

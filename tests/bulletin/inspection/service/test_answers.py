@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skerry.benchmarks.synthetic_run import SIGNER
+from skerry.bulletin import keys
+from skerry.bulletin.status import IslandReport
 from skerry.bulletin.stores.memory import MemoryStore
-from tests.bulletin.inspection.service.serving import SMALL, Served
+from skerry.codec.digest import digest_bytes
+from tests.bulletin.inspection.service.serving import SMALL, Served, serving, small_run
 from tests.bulletin.inspection.views import view_at
 
 asking = settings(
@@ -189,3 +192,19 @@ def test_the_description_names_no_other_host_and_is_complete(served: Served) -> 
             for parameter in operation.get("parameters", []):
                 if parameter["name"] not in ("version", "digest", "island"):
                     assert parameter["description"], parameter
+
+
+def test_an_island_that_holds_nothing_is_shown_the_way_from_nothing(served: Served) -> None:
+    island = served.get("islands/ap-011").json
+    assert island["island"]["version"] is None
+    assert island["catch_up"] == served.get("catch-up").json
+
+
+def test_an_island_of_another_run_is_shown_no_way() -> None:
+    store = small_run()
+    report = IslandReport(island="far", run=digest_bytes(b"another run"), version=9)
+    store.replace(keys.island("far"), report.to_bytes())
+    with serving(store) as service:
+        island = service.get("islands/far").json
+        assert island["island"]["state"] == "stray"
+        assert island["catch_up"] is None

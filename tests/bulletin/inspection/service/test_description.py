@@ -86,6 +86,15 @@ def test_whatever_is_asked_is_answered_as_described(
     ask()
 
 
+def test_every_island_is_answered_as_described(description: BaseSchema, served: Served) -> None:
+    operation = description["/api/v1/islands/{island}"]["GET"]
+    islands = served.get("islands").json["islands"]
+    assert any(island["version"] is None for island in islands)
+    for island in islands:
+        case = operation.Case(path_parameters={"island": island["island"]})
+        assert case.call_and_validate(checks=CHECKS[:-1], timeout=60).status_code == 200
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES))
 def test_examples_have_the_fields_of_real_answers(served: Served, path: str) -> None:
     query = {"/catch-up": "?have=1", "/difference": "?old=0&new=1"}.get(path, "")

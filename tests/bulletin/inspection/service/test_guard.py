@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_health_and_the_page_need_no_token_and_tell_nothing(guarded: Served) -> 
 def test_a_large_body_is_refused_unread(served: Served) -> None:
     request = urllib.request.Request(f"{served.url}/session", data=b"x" * 5000)
     assert ask(request).status == 413
+
+
+@pytest.mark.parametrize("length", ["", "Content-Length: 10\r\n"])
+def test_a_body_of_no_stated_length_is_refused_unread(served: Served, length: str) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        head = "POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}{length}Transfer-Encoding: chunked\r\n\r\n".encode())
+        # No chunk is sent: who reads the body waits for it.
+        assert client.recv(12) == b"HTTP/1.1 413"
 
 
 def test_a_page_elsewhere_cannot_read_by_a_name_that_it_points_here(served: Served) -> None:

@@ -18,7 +18,10 @@ from skerry.bulletin import keys
 from skerry.bulletin.errors import StoreDenied, StoreUnavailable
 from skerry.bulletin.inspection import store_state
 from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.status import IslandReport
 from skerry.bulletin.stores.memory import MemoryStore
+from skerry.codec.compress import compress, decompress
+from skerry.codec.layout import MAX_LAYOUT_BYTES, Layout
 from tests.bulletin.faults import FaultyStore
 from tests.bulletin.inspection.service.serving import Served, serving, small_run
 from tests.bulletin.log_builder import LogBuilder
@@ -31,7 +34,7 @@ class Switch:
         self.store = FaultyStore(inner, before=self.before)
         self.open = threading.Event()
         self.open.set()
-        self.fails: Exception | None = None
+        self.fails: BaseException | None = None
         self.prefix = ""
         self.hanging = threading.Event()
 
@@ -115,6 +118,17 @@ def test_a_store_that_fails_is_named_and_tried_again(error: Exception) -> None:
         service.until("ok")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_health_says_when_nothing_is_followed_any_more() -> None:
+    with switched() as (switch, service):
+        assert service.get("/health").status == 200
+        switch.fails = SystemExit()  # what no loop goes on after
+        while service.follower._thread.is_alive():
+            service.get("run")
+        answer = service.get("/health")
+        assert (answer.status, answer.json["status"]) == (503, "ended")
+
+
 def test_many_calls_on_a_dead_store_take_nothing_from_others() -> None:
     with switched() as (switch, service):
         switch.hang(keys.MANIFEST_PREFIX)
@@ -180,6 +194,39 @@ def test_statuses_that_are_none_are_listed_and_not_dropped() -> None:
         assert page["refused_total"] == 1
         assert page["refused"][0]["key"] == "islands/junk.json"
         assert page["total"] == 42
+
+
+@pytest.mark.parametrize("field", ["error", "island", "phase"])
+def test_a_status_of_lone_surrogates_is_listed_as_none(field: str) -> None:
+    store = small_run()
+    fields = json.loads(IslandReport(island="evil").to_bytes())
+    store.put("islands/evil.json", [json.dumps({**fields, field: "\ud800"}).encode()])
+    with serving(store) as service:
+        answer = service.get("islands?limit=1000")
+        assert answer.status == 200
+        assert [one["key"] for one in answer.json["refused"]] == ["islands/evil.json"]
+
+
+@pytest.mark.parametrize(
+    "recipe", [b'{"a":' * 400 + b"1" + b"}" * 400, b'{"a":"\\ud800"}'], ids=["deep", "surrogate"]
+)
+def test_a_recipe_that_is_no_answer_is_refused_and_said(
+    monkeypatch: pytest.MonkeyPatch, recipe: bytes
+) -> None:
+    to_bytes = Layout.to_bytes
+
+    def changed(layout: Layout) -> bytes:
+        text = decompress(to_bytes(layout), MAX_LAYOUT_BYTES)
+        assert b'"recipe":{}' in text
+        return compress(text.replace(b'"recipe":{}', b'"recipe":' + recipe))
+
+    monkeypatch.setattr(Layout, "to_bytes", changed)
+    with serving(small_run()) as service:
+        manifest = service.get("versions/40").json["manifest"]
+        for path in ("versions/40/sizes", f"manifests/{manifest}"):
+            answer = service.get(path)
+            assert (answer.status, answer.json["error"]["kind"]) == (502, "NotJson")
+            assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_clients_that_vanish_free_their_places() -> None:
