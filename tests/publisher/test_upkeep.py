@@ -12,6 +12,7 @@ import pytest
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.retention import KeepRules
 from skerry.bulletin.stores import MemoryStore
+from skerry.island_agent.plan import route
 from skerry.island_agent.pull import pull
 from skerry.publisher import Checkpoint, Publisher, PublisherConfig
 from skerry.publisher.audit import audit
@@ -44,7 +45,9 @@ def test_a_publisher_keeps_its_run_while_it_publishes(tmp_path: Path) -> None:
         publisher.close()
     state = publisher.reader.state
     assert set(state.commits) - state.retired == {0, 16, 32, 36, 37, 38, 39}
-    assert len(state.skips) > 20
+    # How many skips were made before their versions were retired is a matter of turns.
+    assert state.skips
+    assert len(route(state, have=0, want=39).patches) < 39
     reader = BulletinReader(store)
     reader.refresh()
     assert list(audit(reader, deep=True)) == []
