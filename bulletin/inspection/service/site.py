@@ -76,8 +76,10 @@ class Site:
         return snapshot
 
     def log_tag(self, snapshot: Snapshot) -> str:
-        """Return the ETag of everything that follows from the log and the address alone."""
-        return f'"{str(snapshot.view.state.head)[:24]}-{self.release}"'
+        """Return the ETag of everything that follows from the log and whose key was given."""
+        state = snapshot.view.state
+        pinned = "" if state.pinned_key is None else "-pinned"
+        return f'"{str(state.head)[:24]}{pinned}-{self.release}"'
 
     def islands_tag(self, snapshot: Snapshot) -> str:
         """Return the ETag of what follows from the log and the last look at the islands."""

@@ -77,6 +77,8 @@ def difference_router(site: Site) -> APIRouter:
     async def total(request: Request, query: Annotated[DifferenceQuery, Query()]) -> Response:
         """Say how many elements differ between two versions, at most, by their records."""
         seen = site.seen()
+        for version in (query.old, query.new):
+            seen.view.commit(version)  # what is not there is no 304
         return await site.answer(
             request,
             _DIFFERENCE,
