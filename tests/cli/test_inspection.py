@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skerry.benchmarks.synthetic_run import make_run
+from skerry.bulletin import keys, stores
+from skerry.bulletin.errors import StoreDenied
 from skerry.bulletin.inspection.checks import check_version
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
+from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.writer import now_ms
 from skerry.cli.app import app
+from skerry.cli.output import printable
+from tests.bulletin.faults import FaultyStore
 from tests.bulletin.inspection.service.serving import SMALL
 
 
@@ -88,6 +94,30 @@ def test_top_shows_versions_and_islands_once(run: Path) -> None:
     text = skerry("top", run, "--once", "--islands", 4).stdout
     assert "full/patch" in text
     assert f"and {SMALL.islands - 4} islands more" in text
+
+
+@pytest.mark.parametrize("evil", ["\x1b]0;owned\x07", "\x1b[2J", "\x9b2J", "\u202e", "\ud800"])
+def test_nothing_that_a_store_holds_steers_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evil: str
+) -> None:
+    def before(verb: str, key: str) -> None:
+        if verb == "get" and key.startswith(keys.ISLAND_PREFIX):
+            raise StoreDenied(key, f"no{evil}")
+
+    store = MemoryStore()
+    make_run(store, replace(SMALL, islands=0), now_ms=now_ms())
+    store.put("islands/bad.json", [b"{}"])
+    monkeypatch.setattr(stores, "open_store", lambda _: FaultyStore(store, before=before))
+    shown = skerry("top", tmp_path, "--once").stdout
+    assert "a status that is none: islands/bad.json" in shown
+    assert evil not in shown
+
+
+def test_what_is_printed_is_text() -> None:
+    for fine in ("", "plain", "Übung 42 % ▁▂ 模型", "a\\b"):
+        assert printable(fine) == fine
+    assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\n"
+    assert printable("\u202e\ud800") == "\\u202e\\ud800"
 
 
 def test_top_of_a_place_without_a_run_is_refused(tmp_path: Path) -> None:

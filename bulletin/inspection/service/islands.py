@@ -70,6 +70,8 @@ def islands_router(site: Site) -> APIRouter:
         want = seen.view.newest if query.want is None else query.want
         if want is None:
             raise HTTPException(404, "the run has no version yet")
+        for version in (want, *(() if query.have is None else (query.have,))):
+            seen.view.commit(version)  # what is not there is no 304
         return await site.answer(
             request,
             _CATCH_UP,

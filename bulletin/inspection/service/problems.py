@@ -12,7 +12,7 @@ from starlette.responses import Response
 from skerry.bulletin import errors
 from skerry.bulletin.inspection.problems import problem_of
 from skerry.bulletin.inspection.service.replies import ProblemReply, problem
-from skerry.bulletin.inspection.service.site import NotRead
+from skerry.bulletin.inspection.service.site import NotRead, TooLong
 from skerry.bulletin.inspection.workers import Busy
 
 # The first class that fits decides; a subclass comes before its base.
@@ -30,7 +30,7 @@ _WHAT = {
     422: "a parameter is wrong, unknown, or given twice",
     502: "the store refuses, or holds something other than the log says",
     503: "the log has not been read, the store does not answer, or too much is asked at once",
-    504: "the store did not answer in time",
+    504: "the store did not answer, or an answer was not computed, in time",
 }
 RESPONSES: dict[int | str, dict[str, object]] = {
     304: {"description": "what If-None-Match names is still right"},
@@ -51,6 +51,7 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(NotRead, _not_read)
     app.add_exception_handler(Busy, _busy)
     app.add_exception_handler(TimeoutError, _late)
+    app.add_exception_handler(TooLong, _too_long)
     app.add_exception_handler(PydanticSerializationError, _unwritable)
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, _refused)
@@ -95,6 +96,10 @@ async def _unwritable(request: Request, error: Exception) -> Response:
         "what was found cannot be answered as JSON: it is nested too deeply, or is no text",
         "whoever runs the writer: it wrote what no reader can show",
     )
+
+
+async def _too_long(request: Request, error: Exception) -> Response:
+    return problem(504, "TooLong", str(error), "you: ask for less, or again later")
 
 
 async def _late(request: Request, error: Exception) -> Response:

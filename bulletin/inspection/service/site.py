@@ -1,7 +1,8 @@
 """What all routes share: what was seen last, and threads for what takes time.
 
 Questions about the log are computed on one thread pool, calls to the store run on another, so a
-store that never answers takes nothing from those who do not need it.
+store that never answers takes nothing from those who do not need it; what takes seconds to compute
+has a thread of its own, and is refused while one is computed and one waits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _STORE_THREADS = 8
 _STORE_WAITING = 512
 
 
+class TooLong(Exception):
+    """An answer took too long to compute, whatever the store does."""
+
+
 class NotRead(Exception):
     """The log has not been read yet, or there is none."""
 
@@ -42,6 +47,7 @@ class Site:
     address: str
     release: str
     computing: Workers
+    heavy: Workers
     store: Workers
 
     @classmethod
@@ -53,6 +59,7 @@ class Site:
             address=address,
             release=release(),
             computing=Workers("skerry-answers", threads=2, waiting=256),
+            heavy=Workers("skerry-heavy", threads=1, waiting=1),
             store=Workers("skerry-store", threads=_STORE_THREADS, waiting=_STORE_WAITING),
         )
 
@@ -69,8 +76,10 @@ class Site:
         return snapshot
 
     def log_tag(self, snapshot: Snapshot) -> str:
-        """Return the ETag of everything that follows from the log and the address alone."""
-        return f'"{str(snapshot.view.state.head)[:24]}-{self.release}"'
+        """Return the ETag of everything that follows from the log and whose key was given."""
+        state = snapshot.view.state
+        pinned = "" if state.pinned_key is None else "-pinned"
+        return f'"{str(state.head)[:24]}{pinned}-{self.release}"'
 
     def islands_tag(self, snapshot: Snapshot) -> str:
         """Return the ETag of what follows from the log and the last look at the islands."""
@@ -85,9 +94,12 @@ class Site:
         tag: str | None,
         immutable: bool = False,
         from_store: bool = False,
+        heavy: bool = False,
     ) -> Response:
-        """Compute an answer on a thread, unless the client has it.  Raises what `compute` does,
-        Busy and TimeoutError."""
+        """Compute an answer on a thread, unless the client has it.
+
+        Raises what `compute` does, Busy, TimeoutError of the store, and TooLong.
+        """
         known = unchanged(request, tag, immutable=immutable)
         if known is not None:
             return known
@@ -98,7 +110,11 @@ class Site:
         if from_store:
             data = await self.store.run(body, limit_s=self.config.store_limit_s)
         else:
-            data = await self.computing.run(body, limit_s=COMPUTING_LIMIT_S)
+            workers = self.heavy if heavy else self.computing
+            try:
+                data = await workers.run(body, limit_s=COMPUTING_LIMIT_S)
+            except TimeoutError:
+                raise TooLong(f"not computed within {COMPUTING_LIMIT_S:g} s") from None
         return answer(request, data, tag, immutable=immutable)
 
 

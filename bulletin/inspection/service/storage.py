@@ -26,7 +26,7 @@ from skerry.bulletin.inspection.storage import Forecast, Usage, forecast, usage
 from skerry.bulletin.retention import KeepRules, kept_versions
 
 MANIFESTS_ADDED = 64  # of one answer: each may have to be read
-KEPT_MOST = 512  # the work grows with their square
+KEPT_MOST = 128  # the work grows with their square
 _RETIREMENTS_SHOWN = 100
 
 _USAGE = TypeAdapter(Usage)
@@ -60,7 +60,11 @@ def storage_router(site: Site) -> APIRouter:
         """Say what a collection by these rules would retire now.  Nothing is changed."""
         seen = site.seen()
         return await site.answer(
-            request, _FORECAST, lambda: _forecast(seen, query), tag=site.log_tag(seen)
+            request,
+            _FORECAST,
+            lambda: _forecast(seen, query),
+            tag=site.log_tag(seen),
+            heavy=True,
         )
 
     return router
@@ -73,6 +77,8 @@ def difference_router(site: Site) -> APIRouter:
     async def total(request: Request, query: Annotated[DifferenceQuery, Query()]) -> Response:
         """Say how many elements differ between two versions, at most, by their records."""
         seen = site.seen()
+        for version in (query.old, query.new):
+            seen.view.commit(version)  # what is not there is no 304
         return await site.answer(
             request,
             _DIFFERENCE,

@@ -54,6 +54,7 @@ def versions_router(site: Site) -> APIRouter:
     async def version(request: Request, version: VersionPath) -> Response:
         """Show one version: its record, whose signature was verified, and what that names."""
         seen = site.seen()
+        seen.view.commit(version)  # what is not there is no 304
         return await site.answer(
             request,
             _VERSION,

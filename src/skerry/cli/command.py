@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from skerry.cli.output import print_json
+from skerry.cli.output import print_json, printable
 
 # Of click, or of the copy of it that newer versions of typer carry.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -47,5 +47,5 @@ class SkerryCommand(TyperCommand):
                 raise
             if ctx.params.get("as_json"):
                 print_json({"error": failure.to_json()})
-            typer.echo(f"skerry {self.name}: {failure}", err=True)
+            typer.echo(printable(f"skerry {self.name}: {failure}"), err=True)
             raise typer.Exit(failure.exit_code) from error

@@ -21,12 +21,23 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value))  # ASCII: a path need not be text, a terminal not UTF-8
 
 
+def printable(text: str) -> str:
+    """Return what a store or an island says as text that tells a terminal nothing else.
+
+    Everything that a store holds goes through it: characters that steer, turn the writing round or
+    are none are escaped.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print `name  value` lines, values aligned; None is left out."""
     shown = [(name, value) for name, value in fields if value is not None]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        typer.echo(f"{name:<{width}}  {value}")
+        typer.echo(f"{printable(name):<{width}}  {printable(str(value))}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -34,7 +45,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console, ConsoleDimensions
     from rich.table import Table
 
-    body = [tuple(row) for row in rows]
+    body = [tuple(map(printable, row)) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
         figures = all(row[i][:1].isdigit() or row[i] in ("", "-") for row in body)

@@ -15,7 +15,7 @@ from skerry.cli.options import (
     VersionOption,
     open_reader,
 )
-from skerry.cli.output import print_fields, print_json, progress_bar
+from skerry.cli.output import print_fields, print_json, printable, progress_bar
 
 if TYPE_CHECKING:
     from skerry.bulletin.reader import BulletinReader
@@ -144,7 +144,7 @@ def _conclude(values: dict[str, object], differences: list[str], *, as_json: boo
     else:
         print_fields([*values.items(), ("result", "differs" if differences else "ok")])
         for line in differences[:_SHOWN]:
-            typer.echo(f"  {line}")
+            typer.echo(f"  {printable(line)}")
         if len(differences) > _SHOWN:
             typer.echo(f"  and {len(differences) - _SHOWN} more")
     if differences:

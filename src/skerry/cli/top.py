@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.options import BulletinArgument, JsonOption, KeyOption, parse_key
-from skerry.cli.output import moment, print_json, size
+from skerry.cli.output import moment, print_json, printable, size
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from skerry.bulletin.inspection.follower import Follower
     from skerry.bulletin.inspection.islands import IslandRow
@@ -109,19 +110,19 @@ def _screen(follower: Follower, address: str, versions: int, islands: int) -> Gr
 
     report, seen = follower.store_state.report(), follower.snapshot
     rows = _rows(follower)
-    lines: list[RenderableType] = [Text(address, style="bold")]
+    lines: list[RenderableType] = [_text(address, style="bold")]
     if report.state != "ok":
         why = "" if report.problem is None else f": {report.problem.message}"
         waited = "" if report.pending_s is None else f", waiting for {report.pending_s:.0f} s"
-        lines.append(Text(f"store {report.state}{waited}{why}", style="bold yellow"))
+        lines.append(_text(f"store {report.state}{waited}{why}", style="bold yellow"))
     lines += [_versions(follower, versions), Text(), _islands(rows[:islands])]
     hidden = len(rows) - islands
     if hidden > 0:
         lines.append(Text(f"and {hidden} islands more", style="dim"))
     for refused in seen.islands.refused[:5]:
-        lines.append(Text(f"a status that is none: {refused.key}: {refused.why}", style="red"))
+        lines.append(_text(f"a status that is none: {refused.key}: {refused.why}", style="red"))
     if seen.islands.denied is not None:
-        lines.append(Text(f"islands are not seen: {seen.islands.denied}", style="yellow"))
+        lines.append(_text(f"islands are not seen: {seen.islands.denied}", style="yellow"))
     return Group(*lines)
 
 
@@ -151,24 +152,29 @@ def _versions(follower: Follower, count: int) -> Table:
 
 def _islands(rows: list[IslandRow]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("island", "state", "version", "lag", "lag over time", "phase", "last seen", "why"):
         table.add_column(name, justify="right" if name in ("version", "lag") else "left")
     for row in rows:
-        # Text, not str: what an island says of itself is no markup.
         table.add_row(
-            Text(row.island),
-            Text(row.state, style=_STYLES[row.state]),
+            _text(row.island),
+            _text(row.state, style=_STYLES[row.state]),
             "-" if row.version is None else str(row.version),
             str(row.lag),
             _spark([look.lag for look in row.looks]),
-            Text(row.phase),
+            _text(row.phase),
             f"{row.age_s:,.0f} s ago",
-            Text(row.why or ""),
+            _text(row.why or ""),
         )
     return table
+
+
+def _text(said: str, style: str = "") -> Text:
+    """Return what an island or a store says: no markup, and nothing that steers the terminal."""
+    from rich.text import Text
+
+    return Text(printable(said), style=style)
 
 
 def _spark(lags: list[int]) -> str:

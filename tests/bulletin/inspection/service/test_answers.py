@@ -135,6 +135,26 @@ def test_what_is_not_there_is_a_404_that_says_so(served: Served) -> None:
         assert "9" in answer.json["error"]["message"] or "nobody" in answer.json["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "versions/999", "catch-up?want=999", "catch-up?have=999", "difference?old=1&new=999",
+        "difference/tensors?old=1&new=999", "versions/999/sizes", "islands/nobody",
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_a_404_whatever_the_client_has(served: Served, path: str) -> None:
+    tag = served.get("versions/7").headers["etag"]
+    assert served.get(path, If_None_Match=tag).status == 404
+    assert served.get(path, If_None_Match="*").status == 404
+
+
+def test_an_answer_to_whoever_pinned_no_key_is_another(served: Served, run: MemoryStore) -> None:
+    tag = served.get("versions/7").headers["etag"]
+    with serving(run, pinned=False) as service:
+        answer = service.get("versions/7", If_None_Match=tag)
+        assert (answer.status, answer.json["signature"]["pinned"]) == (200, False)
+
+
 def test_a_forecast_of_too_much_is_refused_and_names_another_way(served: Served) -> None:
     assert served.get("forecast?keep_every=1").status == 200  # few versions: not too much here
     found = served.get("forecast?keep_last=2").json

@@ -17,7 +17,9 @@ import pytest
 from skerry.bulletin import keys
 from skerry.bulletin.errors import StoreDenied, StoreUnavailable
 from skerry.bulletin.inspection import store_state
+from skerry.bulletin.inspection.service import site, storage
 from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.inspection.storage import Amount, Forecast
 from skerry.bulletin.status import IslandReport
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.codec.compress import compress, decompress
@@ -136,6 +138,32 @@ def test_many_calls_on_a_dead_store_take_nothing_from_others() -> None:
             assert service.get(f"versions/{version}/layers").status in (503, 504)
         assert service.get("timeline").status == 200
         assert service.get("forecast?keep_last=3").status == 200
+
+
+def test_forecasts_that_take_long_take_nothing_from_others_and_blame_no_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+
+    def slow(*_: object) -> Forecast:
+        gate.wait(60)
+        return Forecast(
+            keep_last=1, keep_every=None, kept_versions=0, retired_versions=0,
+            freed=Amount(objects=0, total_bytes=0), left=Amount(objects=0, total_bytes=0),
+        )  # fmt: skip
+
+    monkeypatch.setattr(storage, "forecast", slow)
+    monkeypatch.setattr(site, "COMPUTING_LIMIT_S", 0.3)
+    with serving(small_run()) as service:
+        answers = [service.get("forecast?keep_last=3") for _ in range(3)]
+        told = [(answer.status, answer.json["error"]["kind"]) for answer in answers]
+        assert told == [(504, "TooLong"), (504, "TooLong"), (503, "Busy")]
+        monkeypatch.setattr(site, "COMPUTING_LIMIT_S", 30.0)
+        assert service.get("timeline").status == 200
+        gate.set()
+        while (again := service.get("forecast?keep_last=4")).status == 503:
+            pass  # the thread is about to drop what was given up on
+        assert again.status == 200
 
 
 def test_a_place_without_a_log_says_so() -> None:
