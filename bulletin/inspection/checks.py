@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from skerry.bulletin import keys
-from skerry.bulletin.errors import BulletinError, NotFound, Tampered
+from skerry.bulletin.errors import BulletinError, NotFound, StoreError, Tampered
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.records import Commit, Full, ObjectRef
 from skerry.codec.layout import Layout
@@ -36,12 +36,16 @@ def check_version(
     deep: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Check]:
-    """Yield a check of every object of a version that is not retired, then of its descriptions.
+    """Yield a check of every object of a version, then of its descriptions.
 
-    Raises StoreError but for NotFound.  When `stopped` says so a deep check ends between two
-    pieces of an object.
+    Of a retired version nothing is asked: it may be there or not.  Raises StoreError but for
+    NotFound.  When `stopped` says so a deep check ends between two pieces of an object.
     """
     version = commit.version
+    if version in reader.state.retired:
+        problem = "retired, may be deleted"
+        yield Check(version=version, what="objects", checked_bytes=0, problem=problem)
+        return
     missing = False
     for key in (keys.layout(commit.layout), keys.manifest(commit.manifest)):
         try:
@@ -110,6 +114,8 @@ def _descriptions(reader: BulletinReader, commit: Commit, full: Full | None) -> 
         layout = reader.layout(commit.layout)
         manifest = reader.manifest(commit.manifest)
     except BulletinError as error:
+        if isinstance(error, StoreError) and not isinstance(error, NotFound):
+            raise  # it says nothing about the description
         yield check("description", str(error))
         return
     problem = None

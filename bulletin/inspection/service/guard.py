@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.bulletin.inspection.service.config import ServiceConfig, is_loopback
@@ -105,11 +105,10 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and same(given, token):
             return True
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        return COOKIE in cookies and same(cookies[COOKIE].value, session_of(token))
+        # The standard library's parser stops at the first cookie, of any other page of this host,
+        # that it does not like.
+        cookies = cookie_parser(headers.get("cookie", ""))
+        return same(cookies.get(COOKIE, ""), session_of(token))
 
 
 def _is_small(headers: Headers) -> bool:

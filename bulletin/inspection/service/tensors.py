@@ -189,6 +189,8 @@ async def _each(
             )
         except NotFound:
             unknown[version] = "its manifest is not there any more"
+            # Of a version in use it may be on its way to this mirror, or be put back.
+            settled = settled and version in view.state.retired
         except TimeoutError:
             unknown[version], settled = "the store did not answer in time", False
         except (BulletinError, OSError, Busy) as error:

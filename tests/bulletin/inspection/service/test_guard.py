@@ -17,7 +17,7 @@ from skerry.bulletin.inspection.service.config import (
     is_loopback,
     read_token,
 )
-from skerry.bulletin.inspection.service.guard import COOKIE, HEADERS
+from skerry.bulletin.inspection.service.guard import COOKIE, HEADERS, session_of
 from skerry.bulletin.stores.memory import MemoryStore
 from tests.bulletin.inspection.service.serving import Reply, Served, ask, serving
 
@@ -84,6 +84,14 @@ def test_a_browser_tells_the_token_once(guarded: Served) -> None:
     assert "SameSite=strict" in cookie
     assert TOKEN not in cookie
     assert guarded.get("run", Cookie=cookie.split(";")[0]).status == 200
+
+
+@pytest.mark.parametrize("others", ['prefs={"a":1}', "a[b]=1,2; x y", "=;;", "\xe9=\xe9"])
+def test_cookies_of_other_pages_hide_no_session(guarded: Served, others: str) -> None:
+    mine = f"{COOKIE}={session_of(TOKEN)}"
+    for cookies in (f"{others}; {mine}", f"{mine}; {others}"):
+        assert guarded.get("run", Cookie=cookies).status == 200
+    assert guarded.get("run", Cookie=f"{others}; {COOKIE}=").status == 401
 
 
 def test_health_and_the_page_need_no_token_and_tell_nothing(guarded: Served) -> None:

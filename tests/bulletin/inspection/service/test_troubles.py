@@ -204,6 +204,17 @@ def test_a_collected_manifest_is_a_404_and_a_hole_in_the_map() -> None:
         assert column["why"] == "its manifest is not there any more"
 
 
+@pytest.mark.parametrize(("version", "kept"), [(40, False), (2, True)])
+def test_a_map_with_a_hole_is_kept_only_if_the_version_is_retired(version: int, kept: bool) -> None:
+    store = small_run()
+    with serving(store) as service:
+        found = service.get(f"versions/{version}").json
+        assert (found["row"]["state"] == "retired") == kept
+        store.delete(keys.manifest(found["manifest"]))
+        answer = service.get(f"heat?columns=1&last={version}")
+        assert ("etag" in answer.headers) == kept
+
+
 def test_a_false_manifest_is_refused_and_named() -> None:
     store = small_run()
     with serving(store) as service:
