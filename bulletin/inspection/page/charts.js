@@ -1,6 +1,7 @@
 // Draws with Plotly, which is loaded when the first chart is: tables and text come before it.
 
 import { el } from "./dom.js";
+import { plain } from "./format.js";
 
 let loading = null;
 
@@ -42,7 +43,8 @@ export class Chart {
     const { traces, layout } = make();
     const axes = Object.fromEntries(Object.entries(layout).map(([name, value]) => (
       /^[xy]axis/.test(name) ? [name, axis(value)] : [name, value])));
-    await Plotly.react(this.box, traces, {
+    const data = traces.map((trace) => ({ ...trace, x: plain(trace.x), y: plain(trace.y), text: plain(trace.text) }));
+    await Plotly.react(this.box, data, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "inherit", color: color("ink"), size: 12 },
       margin: { l: 64, r: 16, t: 8, b: 40 }, height: this.height, hovermode: "closest",

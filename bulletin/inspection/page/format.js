@@ -40,3 +40,9 @@ export function age(seconds) {
 }
 
 export const short = (digest) => (digest ? `${digest.slice(0, 12)}…` : "–");
+
+// Plotly takes markup in what it draws: from data, which may be a store's, it gets none.
+export function plain(data) {
+  if (Array.isArray(data)) return data.map(plain);
+  return typeof data === "string" ? data.replaceAll("&", "&amp;").replaceAll("<", "&lt;") : data;
+}

@@ -24,6 +24,7 @@ from skerry.bulletin.inspection.service.problems import RESPONSES, Unfit
 from skerry.bulletin.inspection.service.site import Site
 from skerry.bulletin.inspection.storage import Forecast, Usage, forecast, usage
 from skerry.bulletin.retention import KeepRules, kept_versions
+from skerry.bulletin.writer import now_ms
 
 MANIFESTS_ADDED = 64  # of one answer: each may have to be read
 KEPT_MOST = 128  # the work grows with their square
@@ -42,17 +43,18 @@ def storage_router(site: Site) -> APIRouter:
     async def used(request: Request, query: Annotated[StorageQuery, Query()]) -> Response:
         """Say what the run takes, and when what was retired may go, as of the last look."""
         seen = site.seen()
+        looked_ms = seen.islands.looked_ms
         return await site.answer(
             request,
             _USAGE,
             lambda: usage(
                 seen.view,
                 seen.islands.reports.values(),
-                now_ms=seen.islands.looked_ms or 0,
+                now_ms=now_ms() if looked_ms is None else looked_ms,
                 lease_limit_s=query.lease_limit_s,
                 shown=_RETIREMENTS_SHOWN,
             ),
-            tag=site.islands_tag(seen),
+            tag=None if looked_ms is None else site.islands_tag(seen),
         )
 
     @router.get("/forecast", response_model=Forecast, responses=RESPONSES)

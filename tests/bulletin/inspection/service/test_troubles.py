@@ -166,6 +166,19 @@ def test_forecasts_that_take_long_take_nothing_from_others_and_blame_no_store(
         assert again.status == 200
 
 
+def test_what_is_due_is_told_before_the_islands_have_been_seen() -> None:
+    switch = Switch(small_run())
+    switch.hang(keys.ISLAND_PREFIX)
+    with serving(switch.store, wait_for=None) as service:
+        while (answer := service.get("storage")).status == 503:
+            pass
+        assert service.follower.snapshot.islands.looked_ms is None
+        assert [due["passed"] for due in answer.json["retirements"]] == [False, True]
+        assert "etag" not in answer.headers  # it will be due later
+        switch.open.set()
+        service.until_islands_are_seen()
+
+
 def test_a_place_without_a_log_says_so() -> None:
     with serving(MemoryStore(), wait_for="empty") as service:
         answer = service.get("versions")
