@@ -31,6 +31,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from skerry.benchmarks.machine import machine
+from skerry.benchmarks.processes import stop_process
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.errors import InvalidKey
 from skerry.bulletin.keys import check_key
@@ -123,12 +124,7 @@ class AgentProcess:
         return 1024 * (int(sizes["Private_Clean:"]) + int(sizes["Private_Dirty:"]))
 
     def end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        stop_process(self._process, 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

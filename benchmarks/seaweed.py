@@ -18,6 +18,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from skerry.benchmarks.processes import stop_process
+
 ACCESS_KEY = "skerrytestkey"
 SECRET_KEY = "skerry-test-secret-0123456789"
 
@@ -135,12 +137,7 @@ class Seaweed:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(20)
+            stop_process(self._process, 20, how)
             self._process = None
 
 

@@ -50,6 +50,11 @@ class _Tensor:
     def words(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The mean and the standard deviation of its weights."""
+        return (0.0, self.std) if len(self.shape) == 2 else (1.0, _NORM_STD)
+
 
 def simulate(dtype: str, nbytes: int, density: float, *, seed: int, threads: int = 1) -> Pair:
     """Return weights of at least `nbytes` of which a step changed about the share `density`."""
@@ -134,7 +139,7 @@ def _make(tensor: _Tensor, size: float, seed: int, count: int) -> tuple[Words, W
     kind = np.uint8 if tensor.dtype == "F8_E4M3" else np.uint16
     old: Words = np.empty(count, kind)
     new: Words = np.empty(count, kind)
-    mean, std = (0.0, tensor.std) if len(tensor.shape) == 2 else (1.0, _NORM_STD)
+    mean, std = tensor.spread
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
         master = torch.empty(stop - start).normal_(mean, std, generator=weights)

@@ -15,8 +15,6 @@ import torch
 from skerry.benchmarks.simulate import fit_updates, llama, served
 from skerry.publisher import ServedTensor
 
-_NORM_STD = 0.05
-
 
 class Walk:
     """The masters of one run; `serve` returns what is served now, `step` goes on."""
@@ -27,7 +25,7 @@ class Walk:
         self._random = torch.Generator().manual_seed(seed)
         self._masters = {
             tensor.name: torch.empty(tensor.shape).normal_(
-                *((0.0, tensor.std) if len(tensor.shape) == 2 else (1.0, _NORM_STD)),
+                *tensor.spread,
                 generator=self._random,
             )
             for tensor in self._tensors

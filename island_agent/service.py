@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from skerry.bulletin.listener import listen
 from skerry.inference.config import ServerConfig
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.relay import Relay
@@ -131,7 +132,7 @@ async def serve(
     """
     config = config or ServiceConfig()
     raise_file_limit()
-    bound = listener or _listen(config.host, config.port)
+    bound = listener or listen(config.host, config.port)
     app = build_app(agent, server=config.server, control_token=config.control_token, relay=relay)
     server = _Server(
         uvicorn.Config(
@@ -208,13 +209,3 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-    )
-    # Accepted connections inherit it; asyncio sets it only where a socket names its protocol, and
-    # without it a small answer waits some 40 ms for the client's delayed acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from skerry.benchmarks.processes import stop_process
+
 
 def say(**fields: object) -> None:
     """Tell the parent."""
@@ -71,12 +73,7 @@ def child(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Ch
     try:
         yield Child(process)
     finally:
-        process.terminate()
-        try:
-            process.wait(60)  # longer than a server is given to end
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop_process(process, 60)  # longer than a server is given
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()

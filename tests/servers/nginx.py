@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from skerry.benchmarks.processes import stop_process
+
 SHIPPED = Path(__file__).parents[2] / "docs/deploy/nginx-relay.conf"
 
 _MAIN = """
@@ -55,12 +57,7 @@ def serve(program: str, directory: Path, origin: str) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}{urlsplit(origin).path}"
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop_process(process, 20)
 
 
 def _start(program: str, directory: Path, origin: str, port: int) -> subprocess.Popen[bytes]:

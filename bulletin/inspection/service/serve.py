@@ -27,16 +27,6 @@ _CONNECTIONS = 512
 _STOP_S = 2
 
 
-def listen(config: ServiceConfig) -> socket.socket:
-    """Bind the address.  Raises OSError for one that is taken."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.create_server((config.host, config.port), family=family)
-    # Connections inherit it.  asyncio does not set it on sockets that others made, and then the
-    # second packet of each small answer waits 40 ms for the client to acknowledge the first.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
 def serve(
     follower: Follower,
     config: ServiceConfig,

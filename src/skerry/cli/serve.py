@@ -64,8 +64,8 @@ def serve(
 
     from skerry.bulletin.inspection.follower import Follower
     from skerry.bulletin.inspection.service.config import ServiceConfig, read_token
-    from skerry.bulletin.inspection.service.serve import listen
     from skerry.bulletin.inspection.service.serve import serve as serve_run
+    from skerry.bulletin.listener import listen
     from skerry.bulletin.stores import open_store
 
     token = os.environ.get("SKERRY_SERVE_TOKEN") if token_file is None else read_token(token_file)
@@ -79,7 +79,7 @@ def serve(
     )
     follower = Follower(open_store(bulletin), pinned_key=parse_key(key))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    listener = listen(config)
+    listener = listen(config.host, config.port)
     found = listener.getsockname()
     at = f"http://{f'[{found[0]}]' if ':' in found[0] else found[0]}:{found[1]}/"
 

@@ -19,7 +19,7 @@ from skerry.bulletin.inspection.follower import Follower
 from skerry.bulletin.inspection.pace import Pace
 from skerry.bulletin.inspection.service.app import create_app
 from skerry.bulletin.inspection.service.config import ServiceConfig
-from skerry.bulletin.inspection.service.serve import listen
+from skerry.bulletin.listener import listen
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.writer import now_ms
@@ -111,7 +111,7 @@ def serving(
     server = uvicorn.Server(
         uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     )
-    with listen(config) as listener:
+    with listen(config.host, config.port) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         follower.start()
