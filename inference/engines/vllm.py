@@ -28,6 +28,7 @@ from skerry.inference.engine import (
     RequestUnsupported,
     WeightUpdate,
 )
+from skerry.inference.engines.tokens import read_tokenizer
 from skerry.inference.engines.upstream import Upstream, salted
 from skerry.inference.engines.vllm_config import VllmConfig
 from skerry.inference.exchange import Exchange
@@ -72,7 +73,7 @@ class VllmEngine:
     async def load(self, directory: Path, version: int) -> None:
         self._staged = self._version = None
         try:
-            self._tokenizer = await asyncio.to_thread(_read_tokenizer, directory)
+            self._tokenizer = await asyncio.to_thread(read_tokenizer, directory)
         except (OSError, ValueError) as error:
             # The server is told all the same: it must not go on with what it has.
             logger.warning("no tokenizer in %s: %s", directory, error)
@@ -252,11 +253,3 @@ async def _error(response: aiohttp.ClientResponse, lost: type[EngineError]) -> E
 
 def _name(update: WeightUpdate) -> tuple[int, int, Digest]:
     return update.base, update.version, update.digest
-
-
-def _read_tokenizer(directory: Path) -> Tokenizer:
-    text = (directory / "tokenizer.json").read_text(encoding="utf-8")
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more specific
-        raise ValueError(f"tokenizer.json: {error}") from error
