@@ -11,9 +11,14 @@ from typing import cast
 
 from fastapi import FastAPI, Request, Response
 
-from skerry.inference.answers import END_HEADER, START_HEADER
 from skerry.inference.config import ServerConfig
-from skerry.inference.constraint import VERSIONS_HEADER, WAIT_HEADER, parse_request
+from skerry.inference.constraint import (
+    END_HEADER,
+    START_HEADER,
+    VERSIONS_HEADER,
+    WAIT_HEADER,
+    parse_request,
+)
 from skerry.inference.engine import Engine, PassingEngine
 from skerry.inference.gate import AdmissionGate
 from skerry.inference.metrics import Metrics, RequestOutcome

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skerry.inference.client import RolloutClient
 from skerry.inference.config import ServerConfig
-from skerry.inference.constraint import VERSIONS_HEADER, WAIT_HEADER
+from skerry.inference.constraint import VERSIONS_HEADER, WAIT_HEADER, parse_header
 from skerry.inference.engine import EngineError
-from skerry.inference.errors import RequestInvalid
+from skerry.inference.errors import AnswerInvalid, RequestInvalid, WeightVersionGone
 from skerry.inference.opaque import Front, read_passed
+from skerry.inference.passed import read_passed_completion
 from tests.inference.passing import CHAT, NEW, OLD, TOKENS, Call, Island, passing_island
 
 T = TypeVar("T")
@@ -241,6 +243,41 @@ def test_what_is_held_for_a_client_that_does_not_read_is_bounded(island: Island)
             assert (await answer.read()).endswith(sent[1:])
 
     run(island, body)
+
+
+def test_a_client_gets_one_accepted_version_and_retries_what_may_be_retried(
+    island: Island,
+) -> None:
+    async def body(http: aiohttp.ClientSession) -> None:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            await there(island, lambda: island.swap("a"))
+
+        async with RolloutClient(island.url, sleep=sleep) as client:
+            asking = asyncio.create_task(client.ask(CHAT, ASKED, accepted="6"))
+            call = await there(island, island.a.asked.get)
+            await feed(island, call, TEXT, None)
+            made = await asking
+            assert (made.version, len(slept)) == (NEW, 1)
+            said = made.json()
+            assert isinstance(said, dict)
+            assert said["id"] == "x"
+            with pytest.raises(WeightVersionGone):
+                await client.ask(CHAT, ASKED, accepted="..4")
+            with pytest.raises(ValueError, match="stream"):
+                await client.ask(CHAT, {**ASKED, "stream": True})
+
+    run(island, body)
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends"), [([], []), (["6"], []), (["5"], ["6"]), (["7"], ["7"]), (["x"], ["x"])]
+)
+def test_a_client_believes_no_answer_of_other_versions(starts: list[str], ends: list[str]) -> None:
+    with pytest.raises(AnswerInvalid):
+        read_passed_completion(b"{}", starts, ends, parse_header("5..6"))
 
 
 BAD = [
