@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from starlette.responses import JSONResponse, Response
 
 from skerry.inference.attribution import Span
+from skerry.inference.constraint import END_HEADER, START_HEADER
 from skerry.inference.generation import ABORT, Generation
 from skerry.inference.text import TextStream
 from skerry.inference.transport import EventStream
 
-START_HEADER = "X-Weight-Version-Start"
-END_HEADER = "X-Weight-Version-End"
 DONE = "[DONE]"
 
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -18,7 +25,13 @@ import aiohttp
 from skerry.inference.accepted import ANY, Constraint
 from skerry.inference.completion import Completion, Piece, read_completion, read_piece, read_refusal
 from skerry.inference.config import ClientConfig
-from skerry.inference.constraint import VERSIONS_HEADER, WAIT_HEADER, parse_header
+from skerry.inference.constraint import (
+    END_HEADER,
+    START_HEADER,
+    VERSIONS_HEADER,
+    WAIT_HEADER,
+    parse_header,
+)
 from skerry.inference.errors import (
     AnswerInvalid,
     EngineUnavailable,
@@ -26,6 +39,7 @@ from skerry.inference.errors import (
     Unreachable,
     WeightVersionNotReady,
 )
+from skerry.inference.passed import PassedCompletion, read_passed_completion
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +57,8 @@ class RolloutClient:
         config: ClientConfig | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._url = base_url.rstrip("/") + "/v1/completions"
+        self._base = base_url.rstrip("/")
+        self._url = self._base + "/v1/completions"
         self._config = config or ClientConfig()
         self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
@@ -102,6 +117,26 @@ class RolloutClient:
                 yield piece
         raise Unreachable(f"{self._url}: the stream ended before its last event")
 
+    async def ask(
+        self,
+        route: str,
+        body: Mapping[str, object],
+        *,
+        accepted: Constraint | str | None = None,
+        wait_s: float | None = None,
+    ) -> PassedCompletion:
+        """Ask a route of the engine's own API, such as `/v1/chat/completions`, for a whole answer.
+
+        One version makes all of it.  Raises as `complete` does, and ValueError for a stream.
+        """
+        if body.get("stream"):
+            raise ValueError("stream: expected a request for a whole answer")
+        constraint = _constraint(accepted)
+        async with self._answer(dict(body), constraint, wait_s, self._base + route) as answer:
+            data = await _read(answer, self._config.max_answer_bytes)
+            starts, ends = (answer.headers.getall(h, []) for h in (START_HEADER, END_HEADER))
+        return read_passed_completion(data, starts, ends, constraint)
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
@@ -120,28 +155,33 @@ class RolloutClient:
 
     @asynccontextmanager
     async def _answer(
-        self, body: dict[str, object], constraint: Constraint, wait_s: float | None
+        self,
+        body: dict[str, object],
+        constraint: Constraint,
+        wait_s: float | None,
+        url: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send until an answer with status 200 begins."""
         headers = {} if constraint == ANY else {VERSIONS_HEADER: str(constraint)}
         if wait_s is not None:
             headers[WAIT_HEADER] = f"{wait_s:.3f}s"
-        answer = await self._ask(body, headers)
+        url = url or self._url
+        answer = await self._ask(url, body, headers)
         try:
             yield answer
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unreachable(f"{self._url}: the answer broke off: {error!r}") from error
+            raise Unreachable(f"{url}: the answer broke off: {error!r}") from error
         finally:
             answer.close()
 
     async def _ask(
-        self, body: dict[str, object], headers: dict[str, str]
+        self, url: str, body: dict[str, object], headers: dict[str, str]
     ) -> aiohttp.ClientResponse:
         left_s, backoff_s = self._config.retry_budget_s, self._config.backoff_s
         while True:
             pause_s: float | None
             try:
-                answer = await self._post(body, headers)
+                answer = await self._post(url, body, headers)
                 if answer.status == 200:
                     return answer
                 refusal: RolloutError = await self._refusal(answer)
@@ -149,10 +189,10 @@ class RolloutClient:
                 if isinstance(refusal, WeightVersionNotReady | EngineUnavailable):
                     pause_s = refusal.retry_after_s
             except aiohttp.ClientConnectorError as error:
-                refusal = Unreachable(f"{self._url}: cannot connect: {error}")
+                refusal = Unreachable(f"{url}: cannot connect: {error}")
                 pause_s, backoff_s = backoff_s, min(2 * backoff_s, self._config.max_backoff_s)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(f"{self._url}: no answer: {error!r}") from error
+                raise Unreachable(f"{url}: no answer: {error!r}") from error
             # "At once" uses up the budget too, or a confused server could be asked for ever.
             if pause_s is None or max(pause_s, self._config.backoff_s) > left_s:
                 raise refusal
@@ -161,16 +201,14 @@ class RolloutClient:
             await self._sleep(pause_s)
 
     async def _post(
-        self, body: dict[str, object], headers: dict[str, str]
+        self, url: str, body: dict[str, object], headers: dict[str, str]
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(
                 total=self._config.answer_s, connect=self._config.connect_s
             )
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
-        return await self._session.post(
-            self._url, json=body, headers=headers, allow_redirects=False
-        )
+        return await self._session.post(url, json=body, headers=headers, allow_redirects=False)
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> RolloutError:
         try:

@@ -130,8 +130,8 @@ def read_refusal(status: int, retry_after: str | None, data: bytes) -> RolloutEr
     newest = error.get("newest")
     refusal = kinds[status](
         message,
-        served=[_version(v) for v in served[:_MAX_SERVED]] if isinstance(served, list) else (),
-        newest=None if newest is None else _version(newest),
+        served=[version_from(v) for v in served[:_MAX_SERVED]] if isinstance(served, list) else (),
+        newest=None if newest is None else version_from(newest),
     )
     if isinstance(refusal, WeightVersionNotReady | EngineUnavailable) and retry_after is not None:
         refusal.retry_after_s = _seconds(retry_after)
@@ -172,7 +172,7 @@ def _spans(value: object, tokens: int, constraint: Constraint) -> tuple[Span, ..
 
 def _span(value: Mapping[str, object], tokens: int) -> Span:
     return Span(
-        version=_version(value.get("version")),
+        version=version_from(value.get("version")),
         start=_integer("span start", value.get("start"), tokens),
         end=_integer("span end", value.get("end"), tokens),
     )
@@ -228,7 +228,8 @@ def _integer(what: str, value: object, limit: int) -> int:
     return value
 
 
-def _version(value: object) -> int:
+def version_from(value: object) -> int:
+    """Read a version as answers write it.  Raises AnswerInvalid."""
     if not isinstance(value, str) or not _VERSION.fullmatch(value) or int(value) > MAX_VERSION:
         raise AnswerInvalid(f"version: expected a decimal number as text, found {value!r:.40}")
     return int(value)

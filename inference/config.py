@@ -16,24 +16,31 @@ class GateConfig:
 
     `resume_tries` bounds how often `resume` is repeated, `resume_backoff_s` is the first pause
     between tries (it doubles), `max_waiting` bounds the requests that wait at the same time.  An
-    engine that takes longer than `pause_limit_s` to pause, or to resume, has failed to.
+    engine that takes longer than `pause_limit_s` to pause, or to resume, has failed to.  A request
+    that accepts both versions of a swap and must not run across it waits at least `held_s` for it.
     """
 
     resume_tries: int = 5
     resume_backoff_s: float = 0.2
     max_waiting: int = 4096
     pause_limit_s: float = 60.0
+    held_s: float = 60.0
 
     def __post_init__(self) -> None:
         _require(self.resume_tries >= 1, "resume_tries of at least 1", self.resume_tries)
         _require(self.resume_backoff_s >= 0, "resume_backoff_s >= 0", self.resume_backoff_s)
         _require(self.max_waiting >= 0, "max_waiting of at least 0", self.max_waiting)
         _require(self.pause_limit_s > 0, "pause_limit_s above 0", self.pause_limit_s)
+        _require(self.held_s >= 0, "held_s of at least 0", self.held_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What the server accepts.  Every limit is an error beyond it, never a silent cut."""
+    """What the server accepts.  Every limit is an error beyond it, never a silent cut.
+
+    `max_passed_body_bytes` bounds requests to routes of the engine's own API, `max_held_bytes` what
+    is held of an answer for a client that reads slowly; it then delays the engine.
+    """
 
     model: str = "policy"
     max_body_bytes: int = 1 << 20
@@ -43,10 +50,19 @@ class ServerConfig:
     default_wait_s: float = 0.0
     max_wait_s: float = 300.0
     retry_after_s: int = 1
+    max_passed_body_bytes: int = 32 << 20
+    max_held_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "a model name", self.model)
-        for name in ("max_body_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices"):
+        for name in (
+            "max_body_bytes",
+            "max_prompt_tokens",
+            "max_new_tokens",
+            "max_choices",
+            "max_passed_body_bytes",
+            "max_held_bytes",
+        ):
             _require(getattr(self, name) >= 1, f"{name} of at least 1", getattr(self, name))
         _require(
             0 <= self.default_wait_s <= self.max_wait_s,

@@ -22,6 +22,8 @@ MAX_WAIT_S = 10**9 - 1  # what can be written; a server's own cap is far below
 MAX_HEADER_CHARS = 4096
 VERSIONS_HEADER = "X-Accept-Weight-Versions"
 WAIT_HEADER = "X-Weight-Version-Wait"
+START_HEADER = "X-Weight-Version-Start"
+END_HEADER = "X-Weight-Version-End"
 
 _NUMBER = r"0|[1-9][0-9]{0,18}"
 _LAG = re.compile(rf"latest-({_NUMBER})\.\.")

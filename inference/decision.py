@@ -34,12 +34,12 @@ class EngineView:
     running: int = 0
     error: str | None = None
 
-    def takes(self, accepted: AcceptedVersions) -> bool:
-        """Return whether a new request may start here now."""
+    def takes(self, accepted: AcceptedVersions, *, pinned: bool = False) -> bool:
+        """Return whether a new request may start here now; a pinned one outlives no swap."""
         return (
             self.version is not None
             and accepted.contains(self.version)
-            and (self.target is None or accepted.contains(self.target))
+            and (self.target is None or (not pinned and accepted.contains(self.target)))
         )
 
 
@@ -70,10 +70,14 @@ Decision = Forward | Wait | Gone | Unavailable
 
 
 def decide(
-    accepted: AcceptedVersions, engines: Mapping[str, EngineView], known: KnownVersions
+    accepted: AcceptedVersions,
+    engines: Mapping[str, EngineView],
+    known: KnownVersions,
+    *,
+    pinned: bool = False,
 ) -> Decision:
     """Apply the rules.  Of equal engines the one with the fewest running requests is taken."""
-    takers = {name: e for name, e in engines.items() if e.takes(accepted)}
+    takers = {name: e for name, e in engines.items() if e.takes(accepted, pinned=pinned)}
     version = accepted.choose([e.version for e in takers.values() if e.version is not None])
     if version is not None:
         fitting = [(e.running, name) for name, e in takers.items() if e.version == version]

@@ -12,7 +12,8 @@ EngineError
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -150,4 +151,43 @@ class PartialEngine(Engine, Protocol):
 
     def needs(self, spec: TensorSpec) -> Sequence[tuple[int, int]]:
         """Return the byte ranges [start, stop) of a tensor that it reads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedRequest:
+    """A request to a route of the engine's own API, by a version that must make all of its answer.
+
+    Headers are those that the engine has a use for; a body is an object that nobody shares.
+    """
+
+    route: str
+    body: Mapping[str, object]
+    version: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedAnswer:
+    """What the engine answers, as it comes."""
+
+    status: int
+    content_type: str
+    pieces: AsyncIterator[bytes]
+
+
+class PassingEngine(Engine, Protocol):
+    """An engine whose own HTTP routes the gate passes on, without reading what they answer."""
+
+    @property
+    def routes(self) -> Collection[str]:
+        """Return the paths of these routes."""
+        ...
+
+    def ask(self, request: PassedRequest) -> AbstractAsyncContextManager[PassedAnswer]:
+        """Send the request, with prefix caches kept to its version; leaving cancels it.
+
+        Raises RequestUnsupported for what could bring in keys and values of another version, and
+        EngineError if the engine is not there, or cannot prove that it serves the version.
+        """
         ...

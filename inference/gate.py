@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
-from skerry.inference.accepted import AcceptedVersions
+from skerry.inference.accepted import AcceptedVersions, VersionRange
 from skerry.inference.config import GateConfig
 from skerry.inference.decision import (
     EngineView,
@@ -111,13 +111,24 @@ class AdmissionGate:
             slot.revoke(None, error or "the engine's weights are wrong")
 
     @asynccontextmanager
-    async def admit(self, accepted: AcceptedVersions, wait_s: float = 0.0) -> AsyncIterator[Ticket]:
+    async def admit(
+        self,
+        accepted: AcceptedVersions,
+        wait_s: float = 0.0,
+        *,
+        pinned: bool = False,
+        among: Collection[str] | None = None,
+    ) -> AsyncIterator[Ticket]:
         """Hold a ticket while the body runs; the holder is the task that enters.
+
+        A pinned request accepts, once it is in, only the version that it entered at: a swap waits
+        for it, and it waits for a swap, for `held_s` at least.  `among` names the engines that can
+        run it (None: all).
 
         Raises WeightVersionGone, and after `wait_s` WeightVersionNotReady or EngineUnavailable.  A
         holder whose ticket is revoked is cancelled, and its body then raises RequestRevoked.
         """
-        ticket = await self._ticket(accepted, wait_s)
+        ticket = await self._ticket(accepted, wait_s, pinned, among)
         try:
             yield ticket
         except asyncio.CancelledError:
@@ -174,7 +185,13 @@ class AdmissionGate:
         for listener in self._listeners:
             listener(report)
 
-    async def _ticket(self, accepted: AcceptedVersions, wait_s: float) -> Ticket:
+    async def _ticket(
+        self,
+        accepted: AcceptedVersions,
+        wait_s: float,
+        pinned: bool,
+        among: Collection[str] | None,
+    ) -> Ticket:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         if self._waiting >= self._config.max_waiting:
@@ -183,14 +200,19 @@ class AdmissionGate:
         told = False
         try:
             while True:
-                decision = decide(accepted, self.view(), self._known)
+                views = {n: e for n, e in self.view().items() if among is None or n in among}
+                decision = decide(accepted, views, self._known, pinned=pinned)
                 if isinstance(decision, Wait) and not told:
                     told = True
                     for listener in self._wanted:
                         listener()
                 if isinstance(decision, Forward):
-                    return self._issue(decision, accepted, loop.time() - arrived)
-                left_s = arrived + wait_s - loop.time()
+                    kept = _only(decision.version) if pinned else accepted
+                    return self._issue(decision, kept, loop.time() - arrived)
+                limit_s = wait_s
+                if any(e.takes(accepted) for e in views.values()):  # only a swap is in its way
+                    limit_s = max(wait_s, self._config.held_s)
+                left_s = arrived + limit_s - loop.time()
                 if isinstance(decision, Gone):
                     raise self._refusal(WeightVersionGone, f"no version of {accepted} will come")
                 if left_s <= 0 and isinstance(decision, Unavailable):
@@ -222,3 +244,7 @@ class AdmissionGate:
         shown = ",".join(map(str, served)) or "none"
         message = f"{what}: served {shown}, newest {newest}, oldest kept {self._known.oldest}"
         return kind(message, served=served, newest=newest)
+
+
+def _only(version: int) -> AcceptedVersions:
+    return AcceptedVersions(ranges=(VersionRange(version, version),))

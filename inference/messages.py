@@ -50,7 +50,7 @@ class CompletionBody(BaseModel):
 def parse_completion(data: bytes, config: ServerConfig) -> CompletionBody:
     """Parse and check a request's body.  Raises RequestInvalid."""
     try:
-        body = CompletionBody.model_validate(_parse_json(data))
+        body = CompletionBody.model_validate(parse_json(data))
     except ValidationError as error:
         shown = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}, found {e['input']!r:.60}"
@@ -79,7 +79,8 @@ def error_body(error: RolloutError) -> dict[str, object]:
     return {"error": shown}
 
 
-def _parse_json(data: bytes) -> object:
+def parse_json(data: bytes) -> object:
+    """Read a body, strictly.  Raises RequestInvalid."""
     try:
         return json.loads(
             data.decode("utf-8"),

@@ -30,6 +30,7 @@ from skerry.inference.gate import AdmissionGate
 from skerry.inference.generation import Generation
 from skerry.inference.messages import error_body, parse_completion
 from skerry.inference.metrics import Metrics, RequestOutcome
+from skerry.inference.passing import Passing
 from skerry.inference.transport import left_before, read_body
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ def create_app(
     service = _Service(gate, engines, status, config or ServerConfig(), registry, ready)
     app = FastAPI(title="skerry island", openapi_url=None)
     app.add_api_route("/v1/completions", service.completions, methods=["POST"])
+    Passing(gate, service.config, service.counters, service.refused).add(app, engines)
     app.add_api_route("/v1/models", service.models, methods=["GET"])
     app.add_api_route("/health", service.health, methods=["GET"])
     app.add_api_route("/ready", service.ready, methods=["GET"])
@@ -82,9 +84,9 @@ class _Service:
         self._gate = gate
         self._engines = engines
         self._status = status
-        self._config = config
+        self.config = config
         self._ready = ready or self._serves
-        self._metrics = Metrics(gate, registry)
+        self.counters = Metrics(gate, registry)
 
     async def health(self) -> Response:
         """Tell that the process is alive; it says nothing about versions."""
@@ -110,11 +112,11 @@ class _Service:
         )
 
     async def metrics(self) -> Response:
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self.counters.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def models(self) -> Response:
         served = [str(version) for version in self._gate.served()]
-        model = {"id": self._config.model, "object": "model", "owned_by": "skerry"}
+        model = {"id": self.config.model, "object": "model", "owned_by": "skerry"}
         return JSONResponse({"object": "list", "data": [{**model, "weight_versions": served}]})
 
     async def completions(self, request: Request) -> Response:
@@ -130,14 +132,9 @@ class _Service:
             if await left_before(request, generation.done()):
                 return self._left(generation)
             return self._whole(generation)
-        except RolloutError as error:
-            self._metrics.ended(_outcome(error))
-            return self._refusal(error)
         # The boundary of one request: its failure must not be that of the others.
-        except Exception:
-            logger.exception("a request failed")
-            self._metrics.ended("failed")
-            return JSONResponse(error_body(RolloutError("the request failed")), status_code=500)
+        except Exception as error:
+            return self.refused(error)
         finally:
             if generation is not None and not handed_over:
                 await generation.close()
@@ -147,7 +144,7 @@ class _Service:
 
     async def _generation(self, request: Request) -> Generation:
         """Read and check the whole request, then start it."""
-        config = self._config
+        config = self.config
         body = parse_completion(await read_body(request, config.max_body_bytes), config)
         requested = parse_request(
             versions=request.headers.getlist(VERSIONS_HEADER),
@@ -162,31 +159,40 @@ class _Service:
             accepted=requested.constraint.resolve(self._gate.known.newest),
             wait_s=config.default_wait_s if requested.wait_s is None else requested.wait_s,
             config=config,
-            on_admitted=self._metrics.admitted,
+            on_admitted=self.counters.admitted,
         )
         generation.start()
         return generation
 
     def _whole(self, generation: Generation) -> Response:
-        self._metrics.ended(_ending(generation), generation.output_tokens)
-        return whole_answer(generation, self._config.model)
+        self.counters.ended(_ending(generation), generation.output_tokens)
+        return whole_answer(generation, self.config.model)
 
     def _stream(self, generation: Generation) -> Response:
         async def ended(whole: bool) -> None:
             await generation.close()
             outcome = _ending(generation) if whole else "disconnected"
-            self._metrics.ended(outcome, generation.output_tokens)
+            self.counters.ended(outcome, generation.output_tokens)
 
-        return streamed_answer(generation, self._config.model, ended)
+        return streamed_answer(generation, self.config.model, ended)
 
     def _left(self, generation: Generation) -> Response:
-        self._metrics.ended("disconnected", generation.output_tokens)
+        self.counters.ended("disconnected", generation.output_tokens)
         return Response(status_code=_CLIENT_LEFT)
+
+    def refused(self, error: Exception) -> Response:
+        """Count and answer what went wrong with a request."""
+        if isinstance(error, RolloutError):
+            self.counters.ended(_outcome(error))
+            return self._refusal(error)
+        logger.error("a request failed", exc_info=error)
+        self.counters.ended("failed")
+        return JSONResponse(error_body(RolloutError("the request failed")), status_code=500)
 
     def _refusal(self, error: RolloutError) -> Response:
         headers: dict[str, str] = {}
         if isinstance(error, WeightVersionNotReady | EngineUnavailable):
-            headers["Retry-After"] = str(math.ceil(self._config.retry_after_s))
+            headers["Retry-After"] = str(math.ceil(self.config.retry_after_s))
         return JSONResponse(error_body(error), status_code=error.status, headers=headers)
 
 

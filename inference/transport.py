@@ -44,16 +44,21 @@ async def left_before(request: Request, work: Coroutine[object, object, None]) -
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that end when the client leaves; `on_end` then runs, whatever happened."""
+    """A stream that ends when the client leaves; `on_end` then runs, whatever happened.
+
+    One whose source fails is broken off, so that the client sees that it is not whole.
+    """
 
     def __init__(
         self,
-        events: AsyncIterator[str],
+        events: AsyncIterator[str] | AsyncIterator[bytes],
         *,
         headers: Mapping[str, str],
         on_end: Callable[[bool], Awaitable[None]],
+        status: int = 200,
+        content_type: str = "text/event-stream",
     ) -> None:
-        super().__init__(events, headers=headers, media_type="text/event-stream")
+        super().__init__(events, status_code=status, headers=headers, media_type=content_type)
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.inference.engines.vllm_config import VllmConfig
+from skerry.inference.engines.vllm_config import SglangConfig, VllmConfig
 from skerry.inference.vllm.wire import POLICIES
 from skerry.island_agent.config import LEAST_MEMORY_BYTES, AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
@@ -171,7 +171,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="key", read=_text, flag="--key", text="the only public key to trust"),
     Setting(
         name="engine",
-        read=_choice("cpu", "vllm", "none"),
+        read=_choice("cpu", "vllm", "sglang", "none"),
         flag="--engine",
         default="none",
         text="the engine to switch; none keeps the mirror only",
@@ -180,7 +180,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="engine_url",
         read=_text,
         flag="--engine-url",
-        text="address of the vLLM server, on this host",
+        text="address of the vLLM or SGLang server, on this host",
     ),
     Setting(
         name="engine_dir",
@@ -193,7 +193,7 @@ SETTINGS: tuple[Setting, ...] = (
         read=_choice(*POLICIES),
         flag="--engine-policy",
         default="keep",
-        text="what becomes of requests that run in vLLM while it is switched",
+        text="what becomes of requests that run in vLLM or SGLang while it is switched",
     ),
     Setting(
         name="engine_lease_s",
@@ -511,6 +511,21 @@ class Settings:
                 directory=Path(str(self["engine_dir"])),
                 policy=self["engine_policy"],  # type: ignore[arg-type]  # checked by the table
                 lease_s=self["engine_lease_s"],  # type: ignore[arg-type]
+                namespace=str(self["engine_namespace"] or ""),
+            )
+        except ValueError as error:
+            raise self.invalid("engine_url", str(error)) from error
+
+    def sglang_config(self) -> SglangConfig | None:
+        """Return where the SGLang server is, if the engine is one.  Raises SettingsInvalid."""
+        if self["engine"] != "sglang":
+            return None
+        if self["engine_url"] is None:
+            raise self.invalid("engine_url", "engine sglang needs it")
+        try:
+            return SglangConfig(
+                url=str(self["engine_url"]),
+                policy=self["engine_policy"],  # type: ignore[arg-type]  # checked by the table
                 namespace=str(self["engine_namespace"] or ""),
             )
         except ValueError as error:

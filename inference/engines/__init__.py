@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from skerry.inference.engines.cpu import CpuEngine
+    from skerry.inference.engines.sglang import SglangEngine
     from skerry.inference.engines.vllm import VllmEngine
-    from skerry.inference.engines.vllm_config import VllmConfig
+    from skerry.inference.engines.vllm_config import SglangConfig, VllmConfig
 
-__all__ = ["CpuEngine", "VllmConfig", "VllmEngine"]
+__all__ = ["CpuEngine", "SglangConfig", "SglangEngine", "VllmConfig", "VllmEngine"]
 
 _HOMES = {
     "CpuEngine": ("cpu", "the built-in engine", "engine"),
+    "SglangConfig": ("vllm_config", "the adapter of SGLang", "vllm"),
+    "SglangEngine": ("sglang", "the adapter of SGLang", "vllm"),
     "VllmConfig": ("vllm_config", "the adapter of vLLM", "vllm"),
     "VllmEngine": ("vllm", "the adapter of vLLM", "vllm"),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,16 @@ from skerry.inference.engine import (
     GeneratedToken,
     GenerationRequest,
     InstallFailed,
+    PassedAnswer,
+    PassedRequest,
     RequestUnsupported,
     WeightUpdate,
 )
+from skerry.inference.engines.tokens import read_tokenizer
+from skerry.inference.engines.upstream import Upstream, salted
 from skerry.inference.engines.vllm_config import VllmConfig
 from skerry.inference.exchange import Exchange
-from skerry.inference.vllm import wire
+from skerry.inference.vllm import guard, wire
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +44,14 @@ _MAX_ANSWER_BYTES = 64 << 20
 
 
 class VllmEngine:
-    """See `skerry.inference.engine.Engine`, which this class implements."""
+    """See `skerry.inference.engine.PassingEngine`, which this class implements."""
+
+    routes = ("/v1/chat/completions", "/inference/v1/generate")
 
     def __init__(self, config: VllmConfig) -> None:
         self._config = config
         self._exchange = Exchange.open(config.directory)
+        self._upstream = Upstream(config.url)
         self._session: aiohttp.ClientSession | None = None
         self._looking: asyncio.Task[None] | None = None
         self._tokenizer: Tokenizer | None = None
@@ -66,7 +73,7 @@ class VllmEngine:
     async def load(self, directory: Path, version: int) -> None:
         self._staged = self._version = None
         try:
-            self._tokenizer = await asyncio.to_thread(_read_tokenizer, directory)
+            self._tokenizer = await asyncio.to_thread(read_tokenizer, directory)
         except (OSError, ValueError) as error:
             # The server is told all the same: it must not go on with what it has.
             logger.warning("no tokenizer in %s: %s", directory, error)
@@ -135,7 +142,15 @@ class VllmEngine:
             raise EngineError(f"the engine's answer broke off: {error!r}") from error
         raise EngineError("the engine's answer ended before the request did")
 
+    def ask(self, request: PassedRequest) -> AbstractAsyncContextManager[PassedAnswer]:
+        if self._instance is None:
+            raise EngineError("the engine has not said yet what it serves")
+        body = salted(request.body, wire.salt(self._config.namespace, request.version))
+        name = guard.weights_name(self._instance, request.version)
+        return self._upstream.ask(request.route, body, request.headers, (guard.HEADER, name))
+
     async def close(self) -> None:
+        await self._upstream.close()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait({self._looking})
@@ -238,11 +253,3 @@ async def _error(response: aiohttp.ClientResponse, lost: type[EngineError]) -> E
 
 def _name(update: WeightUpdate) -> tuple[int, int, Digest]:
     return update.base, update.version, update.digest
-
-
-def _read_tokenizer(directory: Path) -> Tokenizer:
-    text = (directory / "tokenizer.json").read_text(encoding="utf-8")
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more specific
-        raise ValueError(f"tokenizer.json: {error}") from error

@@ -1,4 +1,4 @@
-"""Where a vLLM server is, and how its pauses go; needs nothing that the adapter itself needs."""
+"""Where an engine's server is, and how its pauses go; needs nothing that the adapters need."""
 
 from __future__ import annotations
 
@@ -37,3 +37,21 @@ class VllmConfig:
             raise ValueError(f"policy: expected {' or '.join(POLICIES)}, found {self.policy!r}")
         if self.lease_s <= 0 or self.state_s <= 0:
             raise ValueError("lease_s and state_s: expected seconds, above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangConfig:
+    """The address of an SGLang server; the rest is as in `VllmConfig`."""
+
+    url: str
+    policy: PausePolicy = "keep"
+    namespace: str = ""
+    state_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: expected the address of a server, found {self.url!r}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy: expected {' or '.join(POLICIES)}, found {self.policy!r}")
+        if self.state_s <= 0:
+            raise ValueError("state_s: expected seconds, above 0")

@@ -31,6 +31,7 @@ from skerry.inference.transport import read_body
 from skerry.inference.vllm import wire
 from skerry.inference.vllm.core import AsyncCore, Pieces
 from skerry.inference.vllm.front import Front
+from skerry.inference.vllm.guard import WeightsGuard, weights_name
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class SkerryEndpoint:
             app.add_api_route(f"/skerry/v1/{name}", self._post(handler), methods=["POST"])
         app.add_api_route("/skerry/v1/state", self._state, methods=["GET"])
         app.add_api_route("/skerry/v1/generate", self._generate, methods=["POST"])
+        app.add_middleware(WeightsGuard, serves=self._serves)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         root = os.environ.get(VARIABLE)
@@ -139,6 +141,12 @@ class SkerryEndpoint:
         except Exception as error:  # the boundary of one request
             return _error(error)
         return StreamingResponse(_lines(pieces, asked), media_type="application/x-ndjson")
+
+    def _serves(self) -> str | None:
+        state = None if self._front is None else self._front.state()
+        if state is None or state.version is None:
+            return None
+        return weights_name(state.instance, state.version)
 
     @property
     def _open(self) -> Front:

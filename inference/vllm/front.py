@@ -23,6 +23,7 @@ from skerry.inference.engine import (
 )
 from skerry.inference.exchange import Exchange
 from skerry.inference.placement.coverage import missing_of
+from skerry.inference.vllm import wire
 from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
 from skerry.inference.vllm.streams import Streams
 
@@ -209,8 +210,7 @@ class Front:
         return self._streams.run(request, self._salt)
 
     def _salt(self) -> str:
-        """Return what keeps prefix caches of runs and versions apart."""
-        return f"skerry/{self._namespace}/{self._version}"
+        return wire.salt(self._namespace, self._version)
 
     async def _named(self, version: int) -> None:
         self._set(version, None)

@@ -57,6 +57,11 @@ def policy(body: Mapping[str, Any]) -> Any:
     return value
 
 
+def salt(namespace: str, version: int | None) -> str:
+    """Return what keeps prefix caches of runs and versions apart."""
+    return f"skerry/{namespace}/{version}"
+
+
 def request_body(request: GenerationRequest) -> dict[str, object]:
     return {
         "prompt": list(request.prompt),

@@ -294,3 +294,15 @@ def test_each_flag_is_of_one_setting() -> None:
     flags = flags_of()
     assert len(set(flags.values())) == len(flags)
     assert isinstance(resolve({}, NEEDED), Settings)
+
+
+def test_an_engine_over_http_needs_an_address(tmp_path: Path) -> None:
+    for engine in ("vllm", "sglang"):
+        settings = resolve({}, {**NEEDED, "SKERRY_AGENT_ENGINE": engine}, None)
+        with pytest.raises(SettingsInvalid, match="engine_url"):
+            settings.vllm_config() if engine == "vllm" else settings.sglang_config()
+    named = {**NEEDED, "SKERRY_AGENT_ENGINE": "sglang", "SKERRY_AGENT_ENGINE_URL": "http://x:1"}
+    config = resolve({}, named, None).sglang_config()
+    assert config is not None
+    assert (config.url, config.policy) == ("http://x:1", "keep")
+    assert resolve({}, named, None).vllm_config() is None

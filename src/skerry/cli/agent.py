@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EnginePolicy(StrEnum):
-    """What becomes of requests that run in vLLM while it is switched."""
+    """What becomes of requests that run in an engine while it is switched."""
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
@@ -31,6 +31,7 @@ class EngineKind(StrEnum):
 
     CPU = "cpu"
     VLLM = "vllm"
+    SGLANG = "sglang"
     NONE = "none"
 
 
@@ -93,7 +94,7 @@ def agent(
             "--engine-url",
             metavar="URL",
             show_default=False,
-            help="With --engine vllm: the server, on this host.",
+            help="With --engine vllm or sglang: the server, on this host.",
         ),
     ] = None,
     engine_dir: Annotated[
@@ -110,7 +111,7 @@ def agent(
         typer.Option(
             "--engine-policy",
             show_default="keep",
-            help="With --engine vllm: what becomes of running requests at an install. They go on "
+            help="With vLLM or SGLang: what becomes of running requests at an install. They go on "
             "over the context they have, or over one computed anew, are waited for, or are ended.",
         ),
     ] = None,
@@ -363,6 +364,7 @@ def _check(settings: Settings) -> PublicKey | None:
     settings.agent_config()
     settings.control_token()
     settings.vllm_config()
+    settings.sglang_config()
     if settings["engine"] != "none" and settings.selection is not None:
         name = "shard" if settings["shard"] is not None else "tensors"
         engine = f"engine is from {settings.source('engine')}"
@@ -415,6 +417,11 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
         from skerry.inference.engines import VllmEngine
 
         engines["vllm"] = VllmEngine(vllm)
+    sglang = settings.sglang_config()
+    if sglang is not None:
+        from skerry.inference.engines import SglangEngine
+
+        engines["sglang"] = SglangEngine(sglang)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     upstream, relay = settings.neighbours()
 
@@ -427,8 +434,8 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
             engines=engines,
         )
         ending = await serve(joined.agent, service, relay=joined.relay, watchers=joined.watchers)
-        if vllm is not None:
-            await engines["vllm"].close()
+        for served in {"vllm", "sglang"} & set(engines):
+            await engines[served].close()
         problem = None
         if ending.paused:
             problem = CommandError(

@@ -11,6 +11,7 @@ from skerry.cli import (
     collect,
     compact,
     doctor,
+    engine,
     info,
     inspect,
     keys,
@@ -53,6 +54,7 @@ app.command("verify", cls=SkerryCommand)(pull.verify)
 app.command("diff", cls=SkerryCommand)(patches.diff)
 app.command("apply", cls=SkerryCommand)(patches.apply)
 app.command("agent", cls=SkerryCommand)(agent.agent)
+app.command("engine", cls=SkerryCommand)(engine.engine)
 app.command("keygen", cls=SkerryCommand)(keys.keygen)
 app.command("rotate", cls=SkerryCommand)(keys.rotate)
 app.command("doctor", cls=SkerryCommand)(doctor.doctor)
