@@ -8,6 +8,9 @@ PublisherError
 ├── StateBusy              another publisher uses the directory    the operator: one for each
 ├── StateUnsuitable        the directory holds something else      the operator: an empty one
 ├── BaselineUnavailable    the parent's bytes cannot be rebuilt    the operator: publish a full
+├── PublishFailed          a step was not published, beside        the trainer: as its cause says;
+│                          training that went on                   the next step holds it all
+├── ResumeRefused          every version is of a later step        the operator: another run
 └── VerifyFailed           the patch does not give the weights     report it: nothing is published
 """
 
@@ -64,6 +67,25 @@ class BaselineUnavailable(PublisherError):
     def __init__(self, *, version: int, why: str) -> None:
         super().__init__(f"version {version} cannot serve as base: {why}")
         self.version = version
+
+
+class PublishFailed(PublisherError):
+    """A step that was accepted has not become a version; `__cause__` is what went wrong."""
+
+    def __init__(self, *, step: int, why: str) -> None:
+        super().__init__(f"step {step} was not published: {why}")
+        self.step = step
+
+
+class ResumeRefused(PublisherError):
+    """No version that the trainer could go on from is as old as its checkpoint."""
+
+    def __init__(self, *, step: int, newest: int) -> None:
+        super().__init__(
+            f"a trainer at step {step}: expected a version of that step or an earlier one, "
+            f"found none up to step {newest}"
+        )
+        self.step = step
 
 
 class VerifyFailed(PublisherError):
