@@ -11,6 +11,9 @@ PublisherError
 ├── PublishFailed          a step was not published, beside        the trainer: as its cause says;
 │                          training that went on                   the next step holds it all
 ├── ResumeRefused          every version is of a later step        the operator: another run
+├── ShardMismatch          the ranks' parts do not make tensors    the trainer's programmer
+├── RankFailed             one rank could not do its part          as its cause says, on that rank
+├── PeerLost               a rank of the trainer is gone           the operator: restart the job
 └── VerifyFailed           the patch does not give the weights     report it: nothing is published
 """
 
@@ -86,6 +89,26 @@ class ResumeRefused(PublisherError):
             f"found none up to step {newest}"
         )
         self.step = step
+
+
+class ShardMismatch(PublisherError):
+    """What the ranks hold is no whole tensor, or not what they said they hold."""
+
+    def __init__(self, tensor: str, rule: str) -> None:
+        super().__init__(f"{tensor}: {rule}")
+        self.tensor = tensor
+
+
+class RankFailed(PublisherError):
+    """A rank could not do its part of a version, so that no rank goes on with it."""
+
+    def __init__(self, *, rank: int, why: str) -> None:
+        super().__init__(f"rank {rank} failed: {why}")
+        self.rank = rank
+
+
+class PeerLost(PublisherError):
+    """A rank is gone, or does not answer; the others cannot go on without it."""
 
 
 class VerifyFailed(PublisherError):
