@@ -11,20 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
-from skerry.publisher.arrays import Served
 from skerry.publisher.errors import PublishFailed
-from skerry.publisher.report import PublishReport
 
 logger = logging.getLogger(__name__)
 
-Snapshot = Mapping[str, Served]
-Publish = Callable[[Snapshot, int], PublishReport]  # weights, step
+Snapshot = TypeVar("Snapshot")
+Report = TypeVar("Report")
 
 
 class Backlog(StrEnum):
@@ -53,7 +51,7 @@ class BacklogPolicy:
             raise ValueError(f"waiting: expected 1 or more, found {self.waiting}")
 
 
-class BackgroundPublisher:
+class BackgroundPublisher(Generic[Snapshot, Report]):
     """Copies the weights at every step and publishes the copies on a thread of its own.
 
     `publish`, `flush` and `close` belong to one thread, the trainer's.
@@ -61,24 +59,28 @@ class BackgroundPublisher:
 
     def __init__(
         self,
-        publish: Publish,
+        publish: Callable[[Snapshot, int], Report],
         snapshot: Callable[[], Snapshot],
         *,
         policy: BacklogPolicy | None = None,
-        published: Callable[[PublishReport], None] = lambda report: None,
+        published: Callable[[Report], None] = lambda report: None,
+        meet: Callable[[int | None], int | None] = lambda failed: failed,
     ) -> None:
         """`snapshot` returns copies in served precision, which nobody writes to any more.
 
-        `published` is told of every version, on the publishing thread.
+        `publish` makes a version of one and of its step.  `published` is told of every version, on
+        the publishing thread.  `meet` is given the oldest step that failed here, and returns the
+        oldest that failed on any rank: all ranks raise it at the same call.
         """
         self._publish = publish
         self._snapshot = snapshot
         self._policy = policy or BacklogPolicy()
         self._published = published
+        self._meet = meet
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Snapshot]] = deque()
         self._at_work: int | None = None  # the step
-        self._failure: PublishFailed | None = None
+        self._failures: deque[PublishFailed] = deque()  # not yet raised
         self._superseded: list[int] = []
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="skerry-publish", daemon=True)
@@ -99,8 +101,8 @@ class BackgroundPublisher:
         with self._changed:
             self._check_open()
             if self._policy.when_full is Backlog.WAIT:
-                self._changed.wait_for(lambda: self._failure is not None or not self._full())
-            self._raise_failure()
+                self._changed.wait_for(lambda: bool(self._failures) or not self._full())
+        self._raise_failure()
         weights = self._snapshot()
         with self._changed:
             while self._full():  # only where copies are given up: nobody else adds any
@@ -117,17 +119,19 @@ class BackgroundPublisher:
         """
         with self._changed:
             self._check_open()
-            self._changed.wait_for(lambda: self._failure is not None or self._idle())
-            self._raise_failure()
+            self._changed.wait_for(lambda: bool(self._failures) or self._idle())
+        self._raise_failure()
 
     def close(self) -> None:
-        """Publish what waits, then end the thread.  Idempotent; raises a failure not yet raised."""
+        """Publish what waits, then end the thread.
+
+        Raises a failure that was not raised yet; calling again raises the next, or nothing.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        with self._changed:
-            self._raise_failure()
+        self._raise_failure()
 
     def __enter__(self) -> Self:
         return self
@@ -151,14 +155,25 @@ class BackgroundPublisher:
     def _idle(self) -> bool:
         return not self._waiting and self._at_work is None
 
+    def _is_open(self, step: int) -> bool:
+        return step == self._at_work or any(step == number for number, _ in self._waiting)
+
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this publisher is closed")
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        """Raise the oldest failure that was not raised yet, if there is one anywhere."""
+        with self._changed:
+            mine = self._failures[0].step if self._failures else None
+        step = self._meet(mine)
+        if step is None:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_open(step))
+            if self._failures and self._failures[0].step == step:
+                raise self._failures.popleft()
+        raise PublishFailed(step=step, why="it failed on another rank")
 
     def _run(self) -> None:
         while True:
@@ -173,8 +188,8 @@ class BackgroundPublisher:
             del weights  # the next copy must not find this one still in memory
             with self._changed:
                 self._at_work = None
-                if failure is not None and self._failure is None:
-                    self._failure = failure
+                if failure is not None:
+                    self._failures.append(failure)
                 self._changed.notify_all()
 
     def _attempt(self, step: int, weights: Snapshot) -> PublishFailed | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,17 +18,24 @@ _MESSAGE_BYTES = 1 << 28  # far below the 2 GiB at which sizes in 32 bits end
 
 
 class TorchFabric:
-    """One rank's end of a group: by default all ranks, over gloo.
+    """One rank's end of a group over gloo.
 
-    A trainer on GPUs makes a group of its own for this, `dist.new_group(backend="gloo")`, so that
-    publishing and training never wait for each other's messages.
+    The group is the fabric's own: gloo takes messages for one another's when two threads use one
+    group, and a rank aborts.  `TorchFabric.of_all()` makes a new one of all ranks.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        if group is dist.group.WORLD:
+            raise ValueError("expected a group of its own, found that of the training")
         backend = dist.get_backend(group)
         if "gloo" not in backend:
             raise ValueError(f"expected a group over gloo, for host memory, found {backend}")
         self._group = group
+
+    @classmethod
+    def of_all(cls) -> Self:
+        """Make a group of all ranks for this fabric alone; every rank calls it."""
+        return cls(dist.new_group(backend="gloo"))
 
     @property
     def rank(self) -> int:

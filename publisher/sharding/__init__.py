@@ -5,8 +5,9 @@ of a leaf that several ranks hold go to the lowest of them, its **owner**.  Noth
 leaf is ever put together from several ranks.
 """
 
+from skerry.publisher.sharding.background import beside_training
 from skerry.publisher.sharding.fabric import Fabric
 from skerry.publisher.sharding.plan import TensorPart
 from skerry.publisher.sharding.publisher import ShardedPublisher, ShardedReport
 
-__all__ = ["Fabric", "ShardedPublisher", "ShardedReport", "TensorPart"]
+__all__ = ["Fabric", "ShardedPublisher", "ShardedReport", "TensorPart", "beside_training"]

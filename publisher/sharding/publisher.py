@@ -69,8 +69,8 @@ class ShardedReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Snapshot:
-    """This rank's leaves of one version."""
+class Snapshot:
+    """This rank's leaves of one version: copies of what it owns."""
 
     leaves: Leaves
     digests: Digests
@@ -103,7 +103,7 @@ class ShardedPublisher:
         self._level = Level.DEFAULT if config.level == "auto" else Level(config.level)
         self._uploads = Uploads(store, nonce=new_nonce)
         self._layout = digest_bytes(plan.layout.to_bytes())
-        self._known: dict[Digest, _Snapshot] = {}  # by version digest: the parent, perhaps its heir
+        self._known: dict[Digest, Snapshot] = {}  # by version digest: the parent, perhaps its heir
 
     @classmethod
     def open(
@@ -167,7 +167,7 @@ class ShardedPublisher:
         for bit; if not, the next version is a full one.
         """
         head = self._ask(lambda committer: committer.resume(step))
-        taken = self._take(parts)
+        taken = self.take(parts)
         offers = agree(self._fabric, lambda: _offer_of(taken))
         whole = joined(self.plan, offers).version()
         same = (head.weights, head.layout) == (whole, self._layout)
@@ -182,10 +182,15 @@ class ShardedPublisher:
         Raises RankFailed, after which no version is visible unless the log says otherwise, or
         PeerLost.
         """
+        return self.publish_taken(self.take(parts), step=step, force_full=force_full)
+
+    def publish_taken(
+        self, taken: Snapshot, *, step: int, force_full: bool = False
+    ) -> ShardedReport:
+        """Publish what `take` has returned on every rank, as `publish` does."""
         if len(calls := set(agree(self._fabric, lambda: (step, force_full)))) != 1:
             raise ShardMismatch("step", f"the ranks publish different ones: {sorted(calls)}")
         head = self._ask(lambda committer: committer.head())
-        taken = self._take(parts)
         encoded: list[EncodedPack | None] = []
         offers = agree(self._fabric, lambda: self._offer(head, taken, encoded))
         decision = self._ask(lambda committer: committer.decide(head, offers, forced=force_full))
@@ -222,6 +227,16 @@ class ShardedPublisher:
             pack_bytes=tuple(0 if ref is None else ref.size for ref in receipts),
         )
 
+    def take(self, parts: Sequence[TensorPart], front: Fabric | None = None) -> Snapshot:
+        """Copy the parts, and get the leaves that this rank owns; the parts may change then.
+
+        With a `front`, another fabric of the same ranks, versions may be on their way meanwhile.
+        """
+        fabric, buffers = front or self._fabric, list[Bytes]()
+        agree(fabric, lambda: buffers.extend(outgoing(self.plan, fabric, parts)))
+        leaves = collect(self.plan, fabric, buffers)
+        return Snapshot(leaves=leaves, digests=digest_leaves(leaves))
+
     def _ask(self, work: Callable[[Committer], T]) -> T:
         """Have the committer do something; return its result on every rank."""
         committer = self._committer
@@ -230,14 +245,7 @@ class ShardedPublisher:
         assert result is not None
         return result
 
-    def _take(self, parts: Sequence[TensorPart]) -> _Snapshot:
-        """Copy the parts, and get the leaves that this rank owns."""
-        buffers: list[Bytes] = []
-        agree(self._fabric, lambda: buffers.extend(outgoing(self.plan, self._fabric, parts)))
-        leaves = collect(self.plan, self._fabric, buffers)
-        return _Snapshot(leaves=leaves, digests=digest_leaves(leaves))
-
-    def _offer(self, head: Head, taken: _Snapshot, encoded: list[EncodedPack | None]) -> Offer:
+    def _offer(self, head: Head, taken: Snapshot, encoded: list[EncodedPack | None]) -> Offer:
         before = None if head.weights is None else self._known.get(head.weights)
         if before is None or head.weights is None or head.layout != self._layout:
             encoded.append(None)
@@ -287,7 +295,7 @@ class ShardedPublisher:
         return agree(self._fabric, stream)[COMMITTER]
 
 
-def _offer_of(taken: _Snapshot) -> Offer:
+def _offer_of(taken: Snapshot) -> Offer:
     """Return the offer of a rank that has nothing to compare with."""
     return Offer(
         digests=taken.digests, compared=False, pack=None, nbytes=0, changed=frozenset(), stats=()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,9 @@ from skerry.publisher import (
     ServedTensor,
     parent_for,
 )
-from skerry.publisher.background import Snapshot
 from tests.bulletin.faults import FaultyStore
 
+Snapshot = Mapping[str, ServedTensor]
 COALESCE = BacklogPolicy(when_full=Backlog.COALESCE)
 
 
@@ -214,6 +214,23 @@ def test_a_step_is_not_taken_when_its_call_raises_the_failure_of_another() -> No
     background.publish(2)
     background.close()
     assert versions(store) == {0: 1, 1: 2}
+
+
+def test_of_two_failures_in_a_row_each_is_raised() -> None:
+    weights, go = Weights(), threading.Semaphore(0)
+
+    def publish(weights: Snapshot, step: int) -> PublishReport:
+        assert go.acquire(timeout=60)
+        raise StoreUnavailable("packs/x", f"is away at step {step}")
+
+    background = BackgroundPublisher(publish, weights.copy, policy=BacklogPolicy(waiting=2))
+    background.publish(0)
+    background.publish(1)
+    go.release(2)
+    for step in (0, 1):
+        with pytest.raises(PublishFailed, match=f"step {step} "):
+            background.close()
+    background.close()
 
 
 def test_a_failure_of_the_last_step_is_raised_by_close() -> None:

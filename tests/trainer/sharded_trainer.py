@@ -3,7 +3,7 @@
 `torchrun -m tests.trainer.sharded_trainer ROOT LAST DEATH` trains from its checkpoint, or step 0,
 up to step LAST and publishes every step.  Rank 0 writes what the version must be, the gathered
 state cast whole, to ROOT/oracle/STEP.  At step DEATH rank 1 kills itself when its pack is uploaded,
-before anybody hears of it.
+before anybody hears of it.  Without a DEATH (-1) versions are published beside training.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from skerry.bulletin.stores import open_store
 from skerry.publisher import Checkpoint, PublisherConfig
-from skerry.publisher.sharding import ShardedPublisher, TensorPart
+from skerry.publisher.sharding import ShardedPublisher, TensorPart, beside_training
 from skerry.trainer.fabric import TorchFabric
 from skerry.trainer.parts import Shard, serve_shards
 from skerry.trainer.served import Form, Rule, RuleSet, serve
@@ -123,7 +124,7 @@ def main() -> None:
     root, last, death = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    fabric, trainer = TorchFabric(), Trainer(root)
+    fabric, trainer = TorchFabric.of_all(), Trainer(root)
     now = [-1]
 
     def die(verb: str, key: str) -> None:
@@ -140,15 +141,23 @@ def main() -> None:
     )
     if resumed is not None and not publisher.resume(resumed, parts()):
         raise SystemExit("the checkpoint has other bits than its version")
+    beside = None
+    if death < 0:
+        front = TorchFabric.of_all()
+        cast = partial(serve_shards, RULES, fabric=front)
+        beside = beside_training(publisher, front, lambda: cast(trainer.shards()))
     for number in range(0 if resumed is None else resumed + 1, last + 1):
         now[0] = number
         if number:
             trainer.step(number)
         trainer.write_oracle(root / "oracle" / str(number))
-        report = publisher.publish(parts(), step=number)
+        if beside is not None:
+            beside.publish(number)
+            continue
+        publisher.publish(parts(), step=number)
         trainer.save(number)
-        if fabric.rank == 0:
-            print(report.version, report.kind, report.changed, *report.pack_bytes, flush=True)
+    if beside is not None:
+        beside.close()
     dist.destroy_process_group()
 
 

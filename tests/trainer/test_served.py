@@ -120,6 +120,8 @@ def test_equals_the_float64_reference_bit_for_bit(bits: list[int], shape: tuple[
         pytest.param([0x7F7F, 0xFF7F, 0x3F80], id="the largest numbers"),
         pytest.param([0x43E0, 0x3B00, 0x3A80, 0xBA80], id="scale 1, subnormal codes and ties"),
         pytest.param([0x43E0, 0x4188, 0x418C, 0x4194, 0x419C], id="scale 1, ties between codes"),
+        pytest.param([0x3F8A, 0x384F, 0x38CF], id="other bytes if divided by the scale"),
+        pytest.param([0x3F98, 0x3864, 0x38E4], id="other bytes if divided, another amax"),
         pytest.param([0x4360, 0x43E0], id="amax a power of two times 448"),
     ],
 )

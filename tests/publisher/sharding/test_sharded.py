@@ -31,9 +31,10 @@ Weights = Mapping[str, ServedTensor]
 
 
 def model(step: int, *, rows: int = 7) -> dict[str, ServedTensor]:
-    """Return a model whose `moving` tensors change at every step, and whose `frozen` one never."""
+    """Return a model that changes at every step, but for `frozen`."""
     rng = np.random.default_rng(0)
     weights = {
+        "expert": rng.integers(0, 1 << 16, (4, 10), dtype=np.uint16),
         "frozen": rng.integers(0, 1 << 16, (rows, 40), dtype=np.uint16),
         "moving.0": rng.integers(0, 1 << 16, (rows, 30), dtype=np.uint16),
         "moving.1": rng.integers(0, 1 << 16, (3, 50), dtype=np.uint16),
@@ -41,7 +42,7 @@ def model(step: int, *, rows: int = 7) -> dict[str, ServedTensor]:
     }
     for number in range(step):
         changes = np.random.default_rng(number + 1)
-        for name in ("moving.0", "moving.1", "replicated"):
+        for name in ("expert", "moving.0", "moving.1", "replicated"):
             flat = weights[name].reshape(-1)
             flat[changes.choice(flat.size, 5, replace=False)] ^= 1
     return {
@@ -58,8 +59,10 @@ def shard(weights: Weights, rank: int, size: int) -> list[TensorPart]:
         each = -(-rows // size)
         width = tensor.data.nbytes // rows
         start, stop = min(rank * each, rows) * width, min((rank + 1) * each, rows) * width
-        if name == "replicated":
+        if name == "replicated" or (name == "expert" and rank == size - 1):
             start, stop = 0, tensor.data.nbytes
+        elif name == "expert":
+            start = stop = 0
         parts.append(
             TensorPart(
                 name=name,
@@ -193,9 +196,14 @@ def test_a_rank_without_changes_uploads_nothing_and_frozen_weights_cost_nothing(
     reader.refresh()
     assert len(list(store.list_after("packs/"))) == sum(size > 0 for size in moved.pack_bytes)
     tensors = reader.manifest(reader.state.commits[2].manifest).tensors
-    assert [stat.name for stat in tensors] == ["moving.0", "moving.1", "replicated"]
+    assert [stat.name for stat in tensors] == [
+        "expert",
+        "moving.0",
+        "moving.1",
+        "replicated",
+    ]
     # Held by both ranks, published by one: five changes, and not ten.
-    assert tensors[2].changed == 5
+    assert tensors[3].changed == 5
 
 
 class Countdown:
@@ -251,30 +259,31 @@ def test_a_rank_that_dies_anywhere_leaves_whole_versions_and_a_lineage_to_go_on_
         assert assert_versions_are_whole(inner, tmp_path) == list(range(len(before) + 1))
 
 
+@pytest.mark.parametrize("prefix", ["full/", "packs/", "manifests/"])
 def test_a_failed_upload_on_one_rank_fails_on_all_and_the_next_publish_works(
-    tmp_path: Path,
+    prefix: str, tmp_path: Path
 ) -> None:
     inner = MemoryStore()
-    broken = [True]
+    broken: list[bool] = []
 
     def before(verb: str, key: str) -> None:
-        if verb == "put" and key.startswith("packs/") and broken:
+        if verb == "put" and key.startswith(prefix) and broken:
             broken.clear()
             raise StoreUnavailable(key, "is away")
 
-    def work(fabric: ThreadFabric) -> RankFailed | None:
+    def work(fabric: ThreadFabric) -> tuple[str, ShardedReport]:
         publisher = opened(fabric, FaultyStore(inner, before=before))
         parts = [shard(model(step), fabric.rank, fabric.size) for step in range(2)]
         publisher.publish(parts[0], step=0)
-        failure = None
-        try:
-            publisher.publish(parts[1], step=1)
-        except RankFailed as error:
-            failure = error
-        publisher.publish(parts[1], step=1)
-        return failure
+        broken.append(True)
+        fabric.all_gather(None)
+        with pytest.raises(RankFailed, match="is away") as caught:
+            publisher.publish(parts[1], step=1, force_full=prefix == "full/")
+        return str(caught.value), publisher.publish(parts[1], step=1)
 
-    assert all("is away" in str(failure) for failure in on_ranks(3, work))
+    results = on_ranks(3, work)
+    assert len(set(results)) == 1  # every rank is told the same
+    assert results[0][1].kind == "patch"  # against the parent, which all still have
     assert assert_versions_are_whole(inner, tmp_path) == [0, 1]
 
 
