@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from skerry.publisher.background import BackgroundPublisher, Backlog, BacklogPolicy
 from skerry.publisher.sharding.fabric import Fabric
 from skerry.publisher.sharding.plan import TensorPart
-from skerry.publisher.sharding.publisher import ShardedPublisher, ShardedReport, Snapshot
+from skerry.publisher.sharding.publisher import ShardedPublisher, Snapshot
+from skerry.publisher.sharding.report import ShardedReport
 
 
 def beside_training(

@@ -41,31 +41,13 @@ from skerry.publisher.sharding.leaves import (
     prove_leaves,
 )
 from skerry.publisher.sharding.plan import ShardPlan, TensorPart, plan_shards
+from skerry.publisher.sharding.report import ShardedReport
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 COMMITTER = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedReport:
-    """One version as it was committed; the same on every rank.
-
-    `pack_bytes` has the size of each rank's pack, by rank, 0 where it had nothing to say; `changed`
-    is None for a version that was not compared with its parent.
-    """
-
-    version: int
-    parent: int | None
-    step: int
-    digest: Digest
-    kind: str
-    reason: str
-    elements: int
-    changed: int | None
-    pack_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,27 +187,10 @@ class ShardedPublisher:
             lambda committer: committer.commit(head, step, offers, decision, receipts, full)
         )
         self._known = {result: taken}
+        report = ShardedReport.of(commit, decision, receipts)
         if self._committer is not None:
-            logger.info(
-                "published version=%d kind=%s changed=%s/%d ranks=%d digest=%s",
-                commit.version,
-                decision.kind,
-                commit.changed,
-                commit.elements,
-                self._fabric.size,
-                commit.result,
-            )
-        return ShardedReport(
-            version=commit.version,
-            parent=commit.parent,
-            step=commit.step,
-            digest=commit.result,
-            kind=decision.kind,
-            reason=decision.reason,
-            elements=commit.elements,
-            changed=commit.changed,
-            pack_bytes=tuple(0 if ref is None else ref.size for ref in receipts),
-        )
+            logger.info("published %s", report)
+        return report
 
     def take(self, parts: Sequence[TensorPart], front: Fabric | None = None) -> Snapshot:
         """Copy the parts, and get the leaves that this rank owns; the parts may change then.

@@ -233,6 +233,27 @@ def test_of_two_failures_in_a_row_each_is_raised() -> None:
     background.close()
 
 
+def test_what_failed_on_another_rank_is_raised_here_and_ones_own_failure_is_kept() -> None:
+    stepped = Stepped(Publisher.open(MemoryStore()))
+    told: list[int | None] = [None, None, 0]  # by the other ranks, call by call
+
+    def meet(failed: int | None) -> int | None:
+        return told.pop(0) if told else failed
+
+    background = BackgroundPublisher(stepped, Weights().copy, meet=meet)
+    background.publish(0)
+    stepped.arrived.acquire()
+    stepped.go.release()
+    background.publish(1)
+    stepped.arrived.acquire()
+    stepped.wrong = StoreUnavailable("packs/x", "is away")
+    stepped.go.release()
+    with pytest.raises(PublishFailed, match=r"step 0 .*another rank"):
+        background.flush()
+    with pytest.raises(PublishFailed, match=r"step 1 .*is away"):
+        background.close()
+
+
 def test_a_failure_of_the_last_step_is_raised_by_close() -> None:
     stepped = Stepped(Publisher.open(MemoryStore()))
     stepped.wrong = MemoryError("no room for the pack")
