@@ -6,7 +6,8 @@ the same from here on.  Bytes are carried as they are: headers, padding, index a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from skerry.codec.digest import Bytes, digest_bytes
 from skerry.codec.dtypes import DTYPES
 from skerry.codec.errors import FormatError
-from skerry.codec.header import ShardHeader, build_header, header_size, parse_header
+from skerry.codec.header import ShardHeader, build_header, header_size, parse_header, tensor_bytes
 from skerry.codec.layout import Layout, Shard, SideFile
 from skerry.codec.tensors import TensorSpec
-from skerry.publisher.arrays import Served, ServedTensor, as_served
+from skerry.publisher.arrays import Served, as_served
 from skerry.publisher.directory import ScanLimits, list_files
 from skerry.publisher.errors import CheckpointChanged, CheckpointError
 from skerry.publisher.index import INDEX_SUFFIX, SHARD_SUFFIX, build_index, check_indexes
@@ -86,34 +87,21 @@ class Checkpoint:
         publishing has returned.
         """
         served = {name: as_served(name, arrays[name]) for name in sorted(arrays, key=str.encode)}
-        groups = _group(served, max_shard_bytes)
-        headers: dict[str, ShardHeader] = {}
+        arranged = arrange(
+            {name: (tensor.dtype, tensor.shape) for name, tensor in served.items()},
+            side_files=side_files,
+            recipe=recipe,
+            metadata=metadata,
+            max_shard_bytes=max_shard_bytes,
+        )
         sources: dict[str, Source] = {}
-        for number, names in enumerate(groups, start=1):
-            file = (
-                f"model{SHARD_SUFFIX}"
-                if len(groups) == 1
-                else f"model-{number:05}-of-{len(groups):05}{SHARD_SUFFIX}"
-            )
-            headers[file] = build_header(
-                file,
-                [(name, served[name].dtype, served[name].shape) for name in names],
-                _METADATA if metadata is None else metadata,
-            )
-            raw = np.frombuffer(headers[file].raw, np.uint8)
-            sources[file] = ArraySource(parts=[raw, *(served[name].raw for name in names)])
-        contents = dict(side_files or {})
-        if len(groups) > 1:
-            weight_map = {t.name: file for file, header in headers.items() for t in header.tensors}
-            contents.setdefault(
-                f"model{INDEX_SUFFIX}",
-                build_index(weight_map, sum(tensor.data.nbytes for tensor in served.values())),
-            )
-        sizes = {file: source.size for file, source in sources.items()}
-        layout = _layout(headers, sizes, contents, recipe or {})
-        for name, data in contents.items():
+        for shard in arranged.layout.shards:
+            raw = np.frombuffer(shard.header, np.uint8)
+            names = arranged.order[shard.name]
+            sources[shard.name] = ArraySource(parts=[raw, *(served[name].raw for name in names)])
+        for name, data in arranged.contents.items():
             sources[name] = ArraySource(parts=[np.frombuffer(data, np.uint8)])
-        return cls(layout, sources)
+        return cls(arranged.layout, sources)
 
     def read(self, spec: TensorSpec) -> Bytes:
         """Return a tensor's bytes, shape [nbytes], without a copy.  Raises CheckpointChanged."""
@@ -187,18 +175,64 @@ def _layout(
     return layout
 
 
-def _group(served: Mapping[str, ServedTensor], limit_bytes: int) -> list[list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranged:
+    """A checkpoint without its weights: each shard's tensors in file order, side files' bytes."""
+
+    layout: Layout
+    order: Mapping[str, Sequence[str]]
+    contents: Mapping[str, bytes]
+
+
+def arrange(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+    *,
+    side_files: Mapping[str, bytes] | None = None,
+    recipe: Mapping[str, object] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+) -> Arranged:
+    """Lay tensors, by name with dtype and shape, out as a Hugging Face checkpoint.
+
+    The result depends on what is given alone, not on the order of the mapping.
+    """
+    sizes = {name: tensor_bytes(name, *tensors[name]) for name in sorted(tensors, key=str.encode)}
+    words = {name: DTYPES[tensors[name][0]].word for name in tensors}
+    groups = _group(sizes, words, max_shard_bytes)
+    headers: dict[str, ShardHeader] = {}
+    order: dict[str, Sequence[str]] = {}
+    for number, names in enumerate(groups, start=1):
+        file = (
+            f"model{SHARD_SUFFIX}"
+            if len(groups) == 1
+            else f"model-{number:05}-of-{len(groups):05}{SHARD_SUFFIX}"
+        )
+        headers[file] = build_header(
+            file,
+            [(name, *tensors[name]) for name in names],
+            _METADATA if metadata is None else metadata,
+        )
+        order[file] = names
+    contents = dict(side_files or {})
+    if len(groups) > 1:
+        weight_map = {t.name: file for file, header in headers.items() for t in header.tensors}
+        contents.setdefault(f"model{INDEX_SUFFIX}", build_index(weight_map, sum(sizes.values())))
+    files = {
+        file: len(header.raw) + sum(sizes[name] for name in order[file])
+        for file, header in headers.items()
+    }
+    layout = _layout(headers, files, contents, recipe or {})
+    return Arranged(layout=layout, order=order, contents=contents)
+
+
+def _group(sizes: Mapping[str, int], words: Mapping[str, int], limit_bytes: int) -> list[list[str]]:
     """Fill shards in name order; within one, wide words first, so that all are aligned."""
     groups: list[list[str]] = [[]]
     filled = 0
-    for name, tensor in served.items():
-        if groups[-1] and filled + tensor.data.nbytes > limit_bytes:
+    for name, nbytes in sizes.items():
+        if groups[-1] and filled + nbytes > limit_bytes:
             groups.append([])
             filled = 0
         groups[-1].append(name)
-        filled += tensor.data.nbytes
-    return [sorted(group, key=lambda name: _alignment_order(served[name])) for group in groups]
-
-
-def _alignment_order(tensor: ServedTensor) -> int:
-    return -DTYPES[tensor.dtype].word
+        filled += nbytes
+    return [sorted(group, key=lambda name: -words[name]) for group in groups]

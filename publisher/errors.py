@@ -8,6 +8,12 @@ PublisherError
 ├── StateBusy              another publisher uses the directory    the operator: one for each
 ├── StateUnsuitable        the directory holds something else      the operator: an empty one
 ├── BaselineUnavailable    the parent's bytes cannot be rebuilt    the operator: publish a full
+├── PublishFailed          a step was not published, beside        the trainer: as its cause says;
+│                          training that went on                   the next step holds it all
+├── ResumeRefused          every version is of a later step        the operator: another run
+├── ShardMismatch          the ranks' parts do not make tensors    the trainer's programmer
+├── RankFailed             one rank could not do its part          as its cause says, on that rank
+├── PeerLost               a rank of the trainer is gone           the operator: restart the job
 └── VerifyFailed           the patch does not give the weights     report it: nothing is published
 """
 
@@ -64,6 +70,45 @@ class BaselineUnavailable(PublisherError):
     def __init__(self, *, version: int, why: str) -> None:
         super().__init__(f"version {version} cannot serve as base: {why}")
         self.version = version
+
+
+class PublishFailed(PublisherError):
+    """A step that was accepted has not become a version; `__cause__` is what went wrong."""
+
+    def __init__(self, *, step: int, why: str) -> None:
+        super().__init__(f"step {step} was not published: {why}")
+        self.step = step
+
+
+class ResumeRefused(PublisherError):
+    """No version that the trainer could go on from is as old as its checkpoint."""
+
+    def __init__(self, *, step: int, newest: int) -> None:
+        super().__init__(
+            f"a trainer at step {step}: expected a version of that step or an earlier one, "
+            f"found none up to step {newest}"
+        )
+        self.step = step
+
+
+class ShardMismatch(PublisherError):
+    """What the ranks hold is no whole tensor, or not what they said they hold."""
+
+    def __init__(self, tensor: str, rule: str) -> None:
+        super().__init__(f"{tensor}: {rule}")
+        self.tensor = tensor
+
+
+class RankFailed(PublisherError):
+    """A rank could not do its part of a version, so that no rank goes on with it."""
+
+    def __init__(self, *, rank: int, why: str) -> None:
+        super().__init__(f"rank {rank} failed: {why}")
+        self.rank = rank
+
+
+class PeerLost(PublisherError):
+    """A rank is gone, or does not answer; the others cannot go on without it."""
 
 
 class VerifyFailed(PublisherError):

@@ -31,6 +31,7 @@ from skerry.publisher.levels import LevelModel
 from skerry.publisher.plan import chain_to, decide
 from skerry.publisher.progress import Meter, Progress, silent
 from skerry.publisher.report import Clock, PublishReport
+from skerry.publisher.resume import parent_for
 from skerry.publisher.storage import MemoryStorage, Storage
 from skerry.publisher.upkeep import Upkeep
 from skerry.publisher.upload import upload
@@ -52,6 +53,7 @@ class Publisher:
         self._config = config
         self._storage = storage
         self._baseline: Baseline | None = None
+        self._resumed_at: int | None = None  # until a version follows from there
         self._turn = threading.RLock()
         self._upkeep: Upkeep | None = None
         if config.upkeep is not None:
@@ -75,6 +77,16 @@ class Publisher:
         writer = BulletinWriter.open(store, signer=signer, writer=config.writer)
         return cls(writer, config=config, storage=storage or MemoryStorage())
 
+    def resume(self, step: int) -> Commit | None:
+        """Go on from the checkpoint of a step: return the version that the next one follows from.
+
+        `parent_for` has the rule.  It holds until a version is published.  Raises ResumeRefused.
+        """
+        self._settle()
+        ancestor = parent_for(self.reader.state, step)
+        self._resumed_at = None if ancestor is None else ancestor.version
+        return ancestor
+
     def close(self) -> None:
         """End the upkeep beside publishing, after the step under way.  Idempotent."""
         if self._upkeep is not None:
@@ -89,6 +101,7 @@ class Publisher:
         arrays: Mapping[str, Served],
         *,
         step: int,
+        parent: int | None = None,
         side_files: Mapping[str, bytes] | None = None,
         recipe: Mapping[str, object] | None = None,
         max_shard_bytes: int = 5_000_000_000,
@@ -99,7 +112,9 @@ class Publisher:
         checkpoint = Checkpoint.from_arrays(
             arrays, side_files=side_files, recipe=recipe, max_shard_bytes=max_shard_bytes
         )
-        return self.publish(checkpoint, step=step, force_full=force_full, encoder=encoder)
+        return self.publish(
+            checkpoint, step=step, parent=parent, force_full=force_full, encoder=encoder
+        )
 
     def publish(
         self,
@@ -130,8 +145,10 @@ class Publisher:
         encoder: Encoder,
     ) -> PublishReport:
         clock = Clock()
-        self.writer.settle()  # of a commit whose outcome was unknown: it is a version, or we stop
+        self._settle()
         newest = self.reader.state.newest
+        if parent is None:
+            parent = self._resumed_at
         if step is None:
             step = 0 if newest is None else newest.step + 1
         ancestor = self._ancestor(newest, parent)
@@ -160,6 +177,7 @@ class Publisher:
             )
         commit = record.body
         assert isinstance(commit, Commit)
+        self._resumed_at = None
         with clock.phase("advance"):
             self._advance(commit.version, draft)
         logger.info(
@@ -173,6 +191,12 @@ class Publisher:
             commit.result,
         )
         return draft.report(record, commit, clock.seconds)
+
+    def _settle(self) -> None:
+        """Find out about a commit whose outcome was unknown: it is a version, or we stop."""
+        record = self.writer.settle()
+        if record is not None and isinstance(record.body, Commit):
+            self._resumed_at = None
 
     def _ancestor(self, newest: Commit | None, parent: int | None) -> Commit | None:
         if parent is None:

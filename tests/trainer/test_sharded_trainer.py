@@ -1,0 +1,69 @@
+"""Two real ranks, FSDP2 over gloo: versions are the gathered state, and survive a killed rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.stores import open_store
+from skerry.island_agent.pull import pull
+from skerry.publisher.audit import audit
+from skerry.trainer.served import RuleSet
+from tests.publisher.samples import read_tree
+from tests.trainer.sharded_trainer import RULES
+
+REPOSITORY = Path(__file__).parents[2]
+LAST = 10
+DEATH = 2
+
+
+def torchrun(root: Path, last: int, death: int) -> subprocess.CompletedProcess[str]:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    trainer = ["-m", "tests.trainer.sharded_trainer", str(root), str(last), str(death)]
+    return subprocess.run(
+        [sys.executable, *launch, *trainer],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+
+def follow(root: Path) -> BulletinReader:
+    reader = BulletinReader(open_store(str(root / "bulletin")))
+    reader.refresh()
+    return reader
+
+
+def test_packs_of_two_ranks_rebuild_the_gathered_state_also_after_a_rank_was_killed(
+    tmp_path: Path,
+) -> None:
+    killed = torchrun(tmp_path, LAST, DEATH)
+    assert killed.returncode != 0
+    reader = follow(tmp_path)
+    assert [commit.step for commit in reader.state.commits.values()] == list(range(DEATH))
+    named = sum(len(commit.packs) for commit in reader.state.commits.values())
+    packs = list(open_store(str(tmp_path / "bulletin")).list_after("packs/"))
+    assert len(packs) > named  # the dead rank had uploaded its own, which no record names
+
+    again = torchrun(tmp_path, LAST, -1)
+    assert again.returncode == 0, again.stderr
+    reader = follow(tmp_path)
+    assert list(audit(reader, deep=True)) == []
+    commits = reader.state.commits
+    assert [(commit.step, commit.parent) for commit in commits.values()] == [
+        (step, step - 1 if step else None) for step in range(LAST + 1)
+    ]
+    for version, commit in commits.items():
+        target = tmp_path / "pulled" / str(version)
+        pull(reader, target, version)
+        assert read_tree(target) == read_tree(tmp_path / "oracle" / str(version))
+        manifest = reader.manifest(commit.manifest)
+        assert RuleSet.from_recipe(manifest.recipe) == RULES
+        assert "frozen.weight" not in [stat.name for stat in manifest.tensors]
+        assert len(commit.packs) == (2 if version else 0)  # one of each rank
