@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -62,6 +63,8 @@ class StandInEngine:
         self.paused = False
         self._paced = False
         self._permits = 0
+        self._permits_each = 0
+        self._made = 0
         self._tensors: Tensors | None = None
         self._digest: Digest | None = None
         self._version: int | None = None
@@ -78,6 +81,15 @@ class StandInEngine:
         """Let `tokens` more be made."""
         self._permits += tokens
         self._changes.wake()
+
+    def permit_each(self, tokens: int) -> None:
+        """Let every request make its first `tokens`, however many others run."""
+        self._permits_each = tokens
+        self._changes.wake()
+
+    async def made(self, tokens: int) -> None:
+        """Return when all requests together have made `tokens` at least."""
+        await self._until(lambda: self._made >= tokens)
 
     async def idle(self) -> None:
         """Return when no request is open."""
@@ -165,9 +177,12 @@ class StandInEngine:
         self.open_requests += 1
         try:
             for position in range(request.max_tokens):
-                await self._until(self._may_make)
+                await self._until(partial(self._may_make, position))
                 # No await until it is made: label and weights are of one moment.
-                self._permits -= self._paced
+                if self._paced and position >= self._permits_each:
+                    self._permits -= 1
+                self._made += 1
+                self._changes.wake()
                 yield self._make(position, last=position + 1 == request.max_tokens)
                 await asyncio.sleep(0)
         finally:
@@ -177,8 +192,9 @@ class StandInEngine:
     async def close(self) -> None:
         self.calls.append("close")
 
-    def _may_make(self) -> bool:
-        return not self.paused and (self._permits > 0 or not self._paced)
+    def _may_make(self, position: int) -> bool:
+        permitted = position < self._permits_each or self._permits > 0
+        return not self.paused and (permitted or not self._paced)
 
     def _make(self, position: int, *, last: bool) -> GeneratedToken:
         if self._version is None or self._tensors is None:

@@ -196,8 +196,8 @@ def test_past_the_drain_deadline_an_answer_ends_as_abort_with_true_spans(island:
         whole = asyncio.create_task(client.complete("go", accepted="5", max_tokens=60))
         async with opened(client, accepted="5", max_tokens=60) as stream:
             first = asyncio.ensure_future(anext(stream))
-            await island.there(lambda: island.running(2))
-            await island.say(lambda: island.engine.permit(40))  # they take turns
+            await island.say(lambda: island.engine.permit_each(3))
+            await island.there(lambda: island.engine.made(6))
             await first
             await island.there(lambda: island.swap(6, drain_s=0.0))
             streamed = [piece async for piece in stream][-1]
