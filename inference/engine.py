@@ -187,7 +187,9 @@ class PassingEngine(Engine, Protocol):
     def ask(self, request: PassedRequest) -> AbstractAsyncContextManager[PassedAnswer]:
         """Send the request, with prefix caches kept to its version; leaving cancels it.
 
-        Raises RequestUnsupported for what could bring in keys and values of another version, and
-        EngineError if the engine is not there, or cannot prove that it serves the version.
+        An answer with status 200 says which version made its tokens, as `opaque.told` writes it: an
+        object in front, a stream in the last event before its end.  Raises RequestUnsupported for
+        what could bring in keys and values of another version, and EngineError if the engine is not
+        there, or cannot prove that it serves the version.
         """
         ...

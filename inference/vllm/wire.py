@@ -57,9 +57,13 @@ def policy(body: Mapping[str, Any]) -> Any:
     return value
 
 
-def salt(namespace: str, version: int | None) -> str:
-    """Return what keeps prefix caches of runs and versions apart."""
-    return f"skerry/{namespace}/{version}"
+def salt(namespace: str, version: int | None, install: str) -> str:
+    """Return what keeps prefix caches of runs, versions and installs apart.
+
+    A request that runs across an install goes on caching behind the salt that it began with; who
+    comes back to its version later must not find what other weights have put there.
+    """
+    return f"skerry/{namespace}/{version}/{install}"
 
 
 def request_body(request: GenerationRequest) -> dict[str, object]:
