@@ -143,6 +143,15 @@ class MirrorReader(Engine, Protocol):
         ...
 
 
+class DrainingEngine(Engine, Protocol):
+    """An engine whose `pause` may wait for its running requests, and takes as long as they do."""
+
+    @property
+    def pause_drains(self) -> bool:
+        """Whether it does so; its caller ends the requests when it has waited long enough."""
+        ...
+
+
 class PartialEngine(Engine, Protocol):
     """An engine that reads a part of each version: one rank of several, on a host of its own.
 

@@ -69,6 +69,11 @@ class VllmEngine:
         """See `skerry.inference.engine.MirrorReader`: modules that are made anew, several ranks."""
         return self._served.reads_mirror
 
+    @property
+    def pause_drains(self) -> bool:
+        """See `skerry.inference.engine.DrainingEngine`."""
+        return self._config.policy == "drain"
+
     async def load(self, directory: Path, version: int) -> None:
         self._staged = self._served.version = None
         try:
