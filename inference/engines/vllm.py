@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ class VllmEngine:
         install = self._served.install
         if not install:
             raise EngineError("the engine has not said yet what it serves")
-        body = salted(request.body, wire.salt(self._config.namespace, request.version, install))
+        salt = partial(wire.salt, self._config.namespace, request.version, install)
+        body = salted(request.body, salt)
         name = Weights(install, request.version).name
         return self._upstream.ask(request.route, body, request.headers, (HEADER, name))
 

@@ -161,6 +161,7 @@ def _write_tokenizer(directory: Path) -> None:
         "eos_token": special[0],
     }
     settings |= {"pad_token": special[0], "model_max_length": 8192}
+    settings["chat_template"] = "{% for said in messages %}{{ said.content }}{% endfor %}"
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
 
 

@@ -46,6 +46,7 @@ def running(directory: Path, root: Path, *more: str, **variables: str) -> Iterat
         "--max-model-len", "8192", "--max-num-seqs", "64",
         "--kv-cache-memory-bytes", str(256 << 20),
         "--logprobs-mode", "processed_logprobs",
+        "--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
         "--weight-transfer-config", '{"backend": "skerry"}',
         "--worker-extension-cls", "skerry.inference.vllm.worker.SkerryWorker",
         *more,

@@ -142,7 +142,7 @@ def test_a_version_that_comes_back_shares_no_prefix_with_what_it_was_before(
         await front.load(version_path(tmp_path, 0), 0, "run-7")
         await ask()
         assert len(set(core.salts)) == len(core.salts) == 3
-        assert all(salt.startswith("skerry/run-7/0/") for salt in core.salts)
+        assert all(salt.startswith("skerry-0-") for salt in core.salts)
 
     run(tmp_path, body)
 

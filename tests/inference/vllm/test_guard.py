@@ -30,17 +30,17 @@ def test_a_request_is_salted_with_its_version_and_bears_no_token_of_ours(tmp_pat
     async def body(server: Server, engine: VllmEngine) -> None:
         await engine.load(version_path(tmp_path, 0), 0)
         await answer_of(engine, asked(n=1))
-        await answer_of(engine, asked(cache_salt="mine"))
+        await answer_of(engine, asked(cache_salt="m@y/own" * 200))
         await engine.load(version_path(tmp_path, 0), 0)
         await answer_of(engine, asked())
         salts = [seen["body"]["cache_salt"] for seen in server.seen]
-        assert salts[0].startswith("skerry/run-7/0/")
-        assert salts[1] == salts[0] + "/mine"
-        assert salts[2].startswith("skerry/run-7/0/")
-        assert salts[2] != salts[0]  # the same version, of another install
+        assert len(set(salts)) == 3  # the last is of the same version, of another install
+        assert all(salt.startswith("skerry-0-") for salt in salts)
+        # vLLM refuses longer ones, and separators of the caches behind it.
+        assert all(len(salt) <= 128 and not set("@/\\\0") & set(salt) for salt in salts)
         assert server.seen[0]["body"]["n"] == 1
         assert {seen["headers"]["authorization"] for seen in server.seen} == {"Bearer theirs"}
-        for salt in (7, "", "x" * 1024):
+        for salt in (7, ""):
             with pytest.raises(RequestUnsupported, match="cache_salt"):
                 await answer_of(engine, asked(cache_salt=salt))
 

@@ -103,8 +103,8 @@ def test_a_request_without_tokens_starts_over_and_shares_no_prefix_with_the_old_
         assert await waiting == ["1"]
         first, second, third = core.salts
         assert first == second
-        assert first.startswith("skerry/run-7/0/")
-        assert third.startswith("skerry/run-7/1/")
+        assert first.startswith("skerry-0-")
+        assert third.startswith("skerry-1-")
 
     run(tmp_path, body)
 
