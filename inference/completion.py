@@ -32,6 +32,7 @@ MAX_NATS = 1e30  # finite, with room for masked logits
 ROUNDING_NATS = 1e-3  # a sum of float32 probabilities may exceed 1
 _MAX_TOKEN = 2**31 - 1
 _MAX_SERVED = 4096
+_MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +154,25 @@ def _choice(piece: Piece, value: Mapping[str, object], constraint: Constraint) -
     )
 
 
-def _spans(value: object, tokens: int, constraint: Constraint) -> tuple[Span, ...]:
+def read_spans(value: object, tokens: int = _MAX_TOKENS) -> tuple[Span, ...]:
+    """Read spans over at most `tokens`, the first from 0 on.  Raises AnswerInvalid."""
     if not isinstance(value, list) or len(value) > tokens:
         raise AnswerInvalid(f"weight_versions: expected at most {tokens} spans")
     spans = tuple(_span(_object("span", item), tokens) for item in value)
     ends = [0, *(span.end for span in spans)]
-    if [span.start for span in spans] != ends[:-1] or ends[-1] != tokens:
+    if [span.start for span in spans] != ends[:-1]:
+        raise AnswerInvalid(f"weight_versions: expected spans from 0 on, found {value!r:.120}")
+    if any(a >= b for a, b in pairwise(ends)):
+        raise AnswerInvalid(f"weight_versions: expected no empty span, found {value!r:.120}")
+    return spans
+
+
+def _spans(value: object, tokens: int, constraint: Constraint) -> tuple[Span, ...]:
+    spans = read_spans(value, tokens)
+    if (spans[-1].end if spans else 0) != tokens:
         raise AnswerInvalid(
             f"weight_versions: expected spans over 0..{tokens}, found {value!r:.120}"
         )
-    if any(a >= b for a, b in pairwise(ends)):
-        raise AnswerInvalid(f"weight_versions: expected no empty span, found {value!r:.120}")
     for span in spans:
         if not constraint.may_contain(span.version):
             raise AnswerInvalid(f"weight_versions: expected {constraint}, found {span.version}")

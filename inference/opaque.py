@@ -92,8 +92,9 @@ class Front:
         self._done = True
         if begun["brace"] is None:
             return self._seen
-        head = self._head + (b"" if follows == b"}" else b",")
-        return head + self._seen[begun.end("brace") :]
+        comma = b"" if follows == b"}" else b","
+        # One copy: answers may be large.
+        return b"".join((self._head, comma, memoryview(self._seen)[begun.end("brace") :]))
 
     def rest(self) -> bytes:
         """Return what was held back, when no more comes."""

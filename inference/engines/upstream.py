@@ -10,7 +10,7 @@ import aiohttp
 
 from skerry.inference.engine import EngineError, PassedAnswer, RequestUnsupported
 
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20  # each costs turns of two event loops, however small it is
 _MAX_REFUSAL_BYTES = 1 << 20
 
 
@@ -66,6 +66,7 @@ class Upstream:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None, connect=10.0),
                 connector=aiohttp.TCPConnector(limit=0),
+                read_bufsize=_PIECE_BYTES,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

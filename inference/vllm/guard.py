@@ -42,29 +42,33 @@ class WeightsGuard:
             found = None if weights is None else weights.name
             await _refuse(send, f"expected {found}, found {', '.join(asked)}")
             return
-        answer, refused = _Answer(weights, Account(), chat="/chat/" in scope["path"]), False
+        answer, begun, refused = (
+            _Answer(weights, Account(), chat="/chat/" in scope["path"]),
+            False,
+            False,
+        )
 
         async def guarded(message: Message) -> None:
-            nonlocal refused
+            nonlocal begun, refused
+            if refused:
+                return
             try:
                 if self._serves() != weights:
                     raise AccountWrong(f"the weights {weights.name} were changed under an answer")
                 bound = answer.bound(message)
             except AccountWrong as error:
-                if message["type"] != "http.response.start":
+                if begun:
                     raise  # it is under way, and is broken off
                 refused = True
                 await _refuse(send, str(error))
                 return
-            await send(bound)
-
-        async def unless_refused(message: Message) -> None:
-            if not refused:
-                await guarded(message)
+            for ready in bound:
+                begun = True
+                await send(ready)
 
         token = current.set(answer.account)
         try:
-            await self._app(scope, receive, unless_refused)
+            await self._app(scope, receive, guarded)
         finally:
             current.reset(token)
 
@@ -78,35 +82,51 @@ class _Answer:
         self._chat = chat
         self._kind: Literal["object", "stream"] | None = None
         self._front = Front({})
+        self._held: Message | None = None  # the start of an object, until its length is known
         self._ended = False
 
-    def bound(self, message: Message) -> Message:
-        """Return a message with what it has to say of the weights.  Raises AccountWrong."""
+    def bound(self, message: Message) -> list[Message]:
+        """Return what to send for a message, with what it has to say of the weights.
+
+        Raises AccountWrong.
+        """
         if message["type"] == "http.response.start":
             return self._start(message)
         if message["type"] == "http.response.body" and self._kind is not None:
             body, more = message.get("body", b""), message.get("more_body", False)
-            if self._kind == "object":
-                ready = self._front.push(body) + (b"" if more else self._front.rest())
-            else:
-                ready = self._event(body, more=more)
-            return {**message, "body": ready}
-        return message
+            if self._kind == "stream":
+                return [{**message, "body": self._event(body, more=more)}]
+            ready = self._front.push(body) + (b"" if more else self._front.rest())
+            return [*self._release(None if more else len(ready)), {**message, "body": ready}]
+        return [message]
 
-    def _start(self, message: Message) -> Message:
+    def _start(self, message: Message) -> list[Message]:
         headers = [*message.get("headers", ()), (_KEY, self._weights.name.encode("latin-1"))]
-        if message["status"] == 200:
-            stated = next((v for k, v in headers if k.lower() == b"content-type"), b"")
-            self._kind = _KINDS.get(stated.partition(b";")[0].strip().lower())
-            if self._kind is None:
-                raise AccountWrong(f"expected JSON or events, found {stated!r:.80}")
-            headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
-        if self._kind == "object":
-            spans = self.account.spans(self._weights.version)
-            if spans is None:
-                raise AccountWrong("an answer before all of its tokens")
-            self._front = Front(told(self._weights.version, spans))
-        return {**message, "headers": headers}
+        message = {**message, "headers": headers}
+        if message["status"] != 200:
+            return [message]
+        stated = next((v for k, v in headers if k.lower() == b"content-type"), b"")
+        self._kind = _KINDS.get(stated.partition(b";")[0].strip().lower())
+        if self._kind is None:
+            raise AccountWrong(f"expected JSON or events, found {stated!r:.80}")
+        if self._kind == "stream":
+            return [message]
+        spans = self.account.spans(self._weights.version)
+        if spans is None:
+            raise AccountWrong("an answer before all of its tokens")
+        self._front = Front(told(self._weights.version, spans))
+        self._held = message
+        return []
+
+    def _release(self, length: int | None) -> list[Message]:
+        """Return the start that was held, with the length of the body, where it is known."""
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        headers = [(k, v) for k, v in held["headers"] if k.lower() != b"content-length"]
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        return [{**held, "headers": headers}]
 
     def _event(self, body: bytes, *, more: bool) -> bytes:
         if ends_stream(body):
