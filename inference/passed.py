@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from skerry.inference.accepted import Constraint
 from skerry.inference.attribution import Span
-from skerry.inference.completion import read_spans, version_from
 from skerry.inference.errors import AnswerInvalid
+from skerry.inference.untrusted import read_spans, version_from
 
 _MAX_CHOICES = 4096
 
