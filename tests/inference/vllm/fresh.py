@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.inference.vllm.exact import start_engine
 from tests.inference.vllm.installed import environment
+from tests.inference.vllm.server import GRAMMAR, TOOL_PARSER
 
-PARSER = "hermes"
 Choices = list[list[Any]]  # [token ids, log-probabilities] of each
 
 
@@ -41,7 +41,8 @@ def main(directories: Sequence[str], asked: list[Any]) -> list[list[Choices]]:
     kept: list[Any] = []  # the end of one takes vLLM's process groups from all of them
     said = []
     for directory in directories:
-        kept.append(start_engine(Path(directory), logprobs_mode="processed_logprobs"))
+        modes = {"logprobs_mode": "processed_logprobs", "structured_outputs_config": GRAMMAR}
+        kept.append(start_engine(Path(directory), **modes))
         said.append([_ask(kept[-1], *request) for request in asked])
     return said
 
@@ -69,7 +70,7 @@ def _params(engine: Any, route: str, body: dict[str, Any]) -> Any:
         return SamplingParams(**body["sampling_params"])
     request = ChatCompletionRequest(**body)
     if request.tools:
-        parser = ToolParserManager.get_tool_parser(PARSER)
+        parser = ToolParserManager.get_tool_parser(TOOL_PARSER)
         request = parser(engine.get_tokenizer(), request.tools).adjust_request(request)
     params = request.to_sampling_params(request.max_tokens, {})
     params.output_kind = RequestOutputKind.FINAL_ONLY

@@ -31,9 +31,11 @@ CHAT, TOKENS = "/v1/chat/completions", "/inference/v1/generate"
 NEXT = NEW + 1
 STREAMS = 64
 
-_SWITCH = {
+_LIGHTS = {
     "type": "object",
-    "properties": {"on": {"type": "boolean"}},
+    "properties": {
+        "on": {"type": "array", "items": {"type": "boolean"}, "minItems": 8, "maxItems": 8}
+    },
     "required": ["on"],
     "additionalProperties": False,
 }
@@ -42,14 +44,9 @@ _SAID = {"messages": [{"role": "user", "content": "hello there"}]}
 _FULL = {**_SAID, "logprobs": True, "return_token_ids": True}
 _TOOL = {
     **_FULL,
-    "max_tokens": 96,
+    "max_tokens": 120,
     "temperature": 0.0,
-    "tools": [
-        {
-            "type": "function",
-            "function": {"name": "light", "strict": True, "parameters": _SWITCH},
-        }
-    ],
+    "tools": [{"type": "function", "function": {"name": "light", "parameters": _LIGHTS}}],
     "tool_choice": {"type": "function", "function": {"name": "light"}},
 }
 _SAMPLED = {"temperature": 1.0, "seed": 5, "n": 2, "max_tokens": 12}
