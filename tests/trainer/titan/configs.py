@@ -20,9 +20,8 @@ from torch.distributed.tensor import DTensor
 from skerry.bulletin import stores
 from skerry.publisher import Checkpoint
 from skerry.publisher.directory import side_files
-from skerry.trainer.served import Scales, serve
+from skerry.trainer.served import serve
 from skerry.trainer.titan import Publishing, PublishingTrainer, publishing
-from skerry.trainer.titan.component import rule_set
 from skerry.trainer.titan.cpu import fit
 from skerry.trainer.titan.tiny import small
 from tests.bulletin.faults import FaultyStore
@@ -67,9 +66,8 @@ class OracleTrainer(PublishingTrainer):
             return
         spec, settings = self.config.model_spec, self.config.publishing
         adapter = spec.state_dict_adapter(self.model_config, None)
-        rules = rule_set(settings.rules, Scales(settings.scales))
         checkpoint = Checkpoint.from_arrays(
-            serve(rules, adapter.to_hf(gathered).items()),
+            serve(settings.rule_set(), adapter.to_hf(gathered).items()),
             side_files=side_files(Path(self.config.hf_assets_path)),
         )
         target = Path(self.config.dump_folder) / "oracle" / str(step)

@@ -1,4 +1,4 @@
-"""Which row became which is read off the hooks and the adapter, and refused where it is not rows."""
+"""What became of each row is read off hooks and adapter; what is not about rows is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skerry.trainer.errors import Unservable
-from tests.trainer.titan.installed import require
+from tests.trainer.installed import require
 
 require("torchtitan")
 
@@ -28,7 +28,7 @@ class Layer(nn.Module):
         self.experts = nn.Parameter(torch.randn(2, 3, 5))
         self.register_buffer("bias", torch.randn(4))
         self.register_buffer("scratch", torch.randn(9), persistent=False)
-        self.register_state_dict_post_hook(self._split)
+        self.register_state_dict_post_hook(self._split)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _split(module: nn.Module, state: State, prefix: str, _: object) -> None:
@@ -54,12 +54,12 @@ class Adapter:
         self._more = more
 
     def to_hf(self, state_dict: State) -> State:
-        found = {}
+        found: State = {}
         for name, tensor in state_dict.items():
             if name == "head.weight":
                 continue  # tied
             if name.endswith("experts"):
-                found |= {f"model.{name}.{i}": part[0] for i, part in enumerate(tensor.split(1))}
+                found |= {f"model.{name}.{i}": part for i, part in enumerate(tensor.unbind())}
             else:
                 found[f"model.{name}"] = self._more(tensor) if name == "layers.1.odd" else tensor
         return found

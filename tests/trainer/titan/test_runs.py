@@ -13,7 +13,7 @@ from skerry.bulletin.stores import open_store
 from skerry.island_agent.pull import pull
 from skerry.publisher.audit import audit
 from tests.publisher.samples import read_tree
-from tests.trainer.titan.installed import require, titan
+from tests.trainer.installed import require, titan
 
 require("torchtitan")
 
@@ -45,8 +45,9 @@ def check_every_version(root: Path, steps: int) -> BulletinReader:
         (step, step - 1 if step else None) for step in range(steps + 1)
     ]
     for version, commit in reader.state.commits.items():
-        pull(reader, root / "pulled", version)
-        assert read_tree(root / "pulled") == read_tree(root / "oracle" / str(commit.step))
+        pull(reader, root / "pulled" / str(version), version)
+        oracle = root / "oracle" / str(commit.step)
+        assert read_tree(root / "pulled" / str(version)) == read_tree(oracle)
     return reader
 
 
@@ -74,7 +75,7 @@ def check_export(root: Path, different: set[str]) -> None:
     """Compare the last version with torchtitan's own export, tensor by tensor."""
     [file] = (root / "checkpoint" / f"step-{STEPS}").glob("*.safetensors")
     exported = load_file(file)
-    served = load_file(root / "pulled" / "model.safetensors")
+    served = load_file(root / "pulled" / str(STEPS) / "model.safetensors")
     assert exported.keys() == served.keys()
     found = set()
     for name, tensor in exported.items():
