@@ -22,7 +22,8 @@ pytestmark = pytest.mark.timeout(1200)
 STEPS = 10
 DEATH = 5
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "2"]
-EXPORT = ["--checkpoint.last-save-in-hf", "--checkpoint.export-dtype", "bfloat16"]
+EXPORT = ["--checkpoint.last-save-in-hf", "--checkpoint.last-save-model-only"]
+EXPORT += ["--checkpoint.export-dtype", "bfloat16"]
 TENSOR_PARALLEL = ["--parallelism.tensor-parallel-degree", "2"]
 EXPERT_PARALLEL = ["--parallelism.expert-parallel-degree", "2"]
 FP8 = ["--publishing.rules", "model.layers.*_proj.weight=FP8_BLOCK,*=BF16"]

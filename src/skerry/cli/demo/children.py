@@ -56,12 +56,13 @@ class Child:
 
 @dataclass(slots=True, kw_only=True)
 class Island:
-    """An agent with its engine, and where its gate listens."""
+    """An agent with its engine, and where its gate listens; `engine_port`: of an engine apart."""
 
     name: str
     url: str
     directory: Path
     child: Child
+    engine_port: int = 0
 
     def status(self) -> Mapping[str, Any] | None:
         """Return what `/status` says, or None while nobody answers."""
@@ -104,7 +105,14 @@ def _unwind(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def start(
-    name: str, directory: Path, module: str, arguments: Sequence[str], *, threads: int
+    name: str,
+    directory: Path,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    threads: int,
+    python: str = sys.executable,
+    env: Mapping[str, str] | None = None,
 ) -> Child:
     """Start `python -m module` with its output in a log file below `directory`.
 
@@ -113,11 +121,11 @@ def start(
     log = directory / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [python, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), **(env or {})},
         )
     return Child(name=name, log=log, process=process)
 

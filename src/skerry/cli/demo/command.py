@@ -39,6 +39,20 @@ class Start(StrEnum):
     UNIFORM = "uniform"
 
 
+class TrainerKind(StrEnum):
+    """Who trains."""
+
+    BUILTIN = "builtin"
+    TORCHTITAN = "torchtitan"
+
+
+class DemoEngine(StrEnum):
+    """Who serves."""
+
+    CPU = "cpu"
+    VLLM = "vllm"
+
+
 @app.command()
 def demo(
     steps: Annotated[
@@ -60,6 +74,27 @@ def demo(
     ] = Start.GRID,
     lr: Annotated[float, typer.Option(min=0, metavar="RATE", help="AdamW's learning rate.")] = 1e-6,
     islands: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="How many islands.")] = 2,
+    trainer: Annotated[
+        TrainerKind,
+        typer.Option(
+            help="builtin: reinforcement learning in one process; torchtitan, which goes with "
+            "vllm: a tiny Qwen3, a rank for each island, trained on what that island says."
+        ),
+    ] = TrainerKind.BUILTIN,
+    engine: Annotated[
+        DemoEngine,
+        typer.Option(
+            help="cpu: the built-in engine; vllm: real vLLM servers, and a real S3 server."
+        ),
+    ] = DemoEngine.CPU,
+    engine_python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            show_default="this one",
+            help="With --engine vllm: the Python of vLLM's environment, with skerry[vllm] in it.",
+        ),
+    ] = sys.executable,
     out: Annotated[
         Path,
         typer.Option(
@@ -80,24 +115,34 @@ def demo(
     processes of their own on this machine.  Every optimizer step becomes a version; rollouts come
     through the islands' gates, where anybody else may ask, too.
 
+    With --trainer torchtitan --engine vllm nothing of it is ours but what is between: torchtitan
+    publishes to an S3 server, vLLM serves, and every batch is what a stated version has said.
+    --model, --start, --lr and --seed are the builtin trainer's.
+
     At the end the whole run is rebuilt from the bulletin and compared with what the islands hold:
     any byte that differs is exit code 1.  Writes report.html and summary.json into DIR.
     """
     from skerry.cli.demo.children import ChildFailed
 
     began = time.monotonic()
+    real = _real_stack(trainer, engine, engine_python)
     _prepare(out)
     try:
         with ExitStack() as stack:
-            seen, running, key = _run(stack, out, steps, model, start, lr, islands, seed)
-            summary = _judge(out, seen, running, key)
+            if real:
+                bulletin, seen, running, key = _run_stack(stack, out, steps, islands, engine_python)
+            else:
+                bulletin = str(out / "bulletin")
+                seen, running, key = _run(stack, out, steps, model, start, lr, islands, seed)
+            summary = _judge(bulletin, seen, running, key)
     except ChildFailed as error:
         typer.echo(f"skerry demo: {error}", err=True)
         raise typer.Exit(1) from error
-    summary["settings"] = {
-        "steps": steps, "model": model.value, "start": start.value, "lr": lr,
-        "islands": islands, "seed": seed,
-    }  # fmt: skip
+    summary["settings"] = {"steps": steps, "islands": islands} | (
+        {"trainer": trainer.value, "engine": engine.value, "store": "SeaweedFS"}
+        if real
+        else {"model": model.value, "start": start.value, "lr": lr, "seed": seed}
+    )
     summary["wall_s"] = time.monotonic() - began
     from skerry.cli.demo.report import write_report
 
@@ -108,6 +153,41 @@ def demo(
         _say(out, summary)
     if not summary["exact"]:
         raise typer.Exit(1)
+
+
+def _real_stack(trainer: TrainerKind, engine: DemoEngine, engine_python: str) -> bool:
+    """Say whether others train and serve; tell what is missing for that, and what brings it."""
+    if (trainer is TrainerKind.TORCHTITAN) != (engine is DemoEngine.VLLM):
+        raise typer.BadParameter(
+            "torchtitan and vllm go together", param_hint="--trainer, --engine"
+        )
+    if trainer is TrainerKind.BUILTIN:
+        return False
+    from skerry.cli.demo.stack import missing
+
+    lacks = missing(engine_python)
+    for lack in lacks:
+        typer.echo(f"skerry demo: missing: {lack}", err=True)
+    if lacks:
+        raise typer.Exit(2)
+    return True
+
+
+def _run_stack(
+    stack: ExitStack, out: Path, steps: int, islands: int, engine_python: str
+) -> tuple[str, Seen, list[Island], str]:
+    """Start the real stack and return when the last version is served everywhere."""
+    from skerry.bulletin import Signer
+    from skerry.cli.demo.stack import Stack, StackEvents
+    from skerry.cli.demo.watch import Seen
+
+    signer = Signer.generate()
+    signer.save(out / "trainer.key")
+    key = signer.public_key.hex
+    real = Stack(stack, out, key, steps=steps, islands=islands, engine_python=engine_python)
+    seen = Seen([island.name for island in real.islands])
+    _watch(StackEvents(real), seen, real.islands, real.trainer)
+    return real.bulletin, seen, real.islands, key
 
 
 def _prepare(out: Path) -> None:
@@ -198,13 +278,12 @@ def _watch(events: Any, seen: Seen, islands: list[Island], trainer: Child) -> No
             time.sleep(_LOOK_S)
 
 
-def _judge(out: Path, seen: Seen, islands: list[Island], key: str) -> dict[str, Any]:
+def _judge(bulletin: str, seen: Seen, islands: list[Island], key: str) -> dict[str, Any]:
     """Rebuild the run and return the summary."""
     from skerry.bulletin import BulletinReader, PublicKey, open_store
     from skerry.cli.demo.audit import audit
 
-    store = open_store(str(out / "bulletin"))
-    reader = BulletinReader(store, pinned_key=PublicKey.parse(key))
+    reader = BulletinReader(open_store(bulletin), pinned_key=PublicKey.parse(key))
     with progress_bar() as progress:
         verdict = audit(
             reader,
