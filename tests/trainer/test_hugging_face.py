@@ -14,10 +14,13 @@ from tests.trainer.installed import require, torchrun
 
 require("transformers", "accelerate", "datasets")
 
+from datasets import Dataset  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import (  # noqa: E402
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Trainer,
@@ -32,6 +35,7 @@ from skerry.island_agent.pull import pull  # noqa: E402
 from skerry.publisher.errors import PublishFailed  # noqa: E402
 from skerry.trainer.errors import TrainerError  # noqa: E402
 from skerry.trainer.hugging_face import PublishingCallback  # noqa: E402
+from skerry.trainer.tokenizer_files import END_OF_TEXT, byte_level_bpe  # noqa: E402
 from tests.bulletin.faults import FaultyStore  # noqa: E402
 
 STEPS = 4
@@ -175,3 +179,36 @@ def test_what_is_no_whole_model_is_refused() -> None:
 
     with pytest.raises(TrainerError, match="found Linear: adapters are merged first"):
         check_whole(torch.nn.Linear(2, 2))
+
+
+def tokenizer() -> Any:
+    letters = [*sorted(ByteLevel.alphabet()), END_OF_TEXT]
+    made = byte_level_bpe(letters, (), (END_OF_TEXT,))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
+    )
+
+
+@pytest.mark.filterwarnings("default")  # TRL and Transformers warn of one another
+def test_a_trainer_of_trl_publishes_what_reinforcement_learning_makes(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="TRL is not installed: `make test-titan` has it")
+    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, "vocab_size": 320}, eos_token_id=256))
+    arguments = trl.GRPOConfig(
+        output_dir=str(tmp_path / "out"), use_cpu=True, report_to=[], disable_tqdm=True,
+        max_steps=2, learning_rate=1e-3, save_strategy="no", bf16=False, num_generations=2,
+        per_device_train_batch_size=2, max_completion_length=8, beta=0.0,
+    )  # fmt: skip
+    trainer = trl.GRPOTrainer(
+        model,
+        reward_funcs=lambda completions, **others: [float(len(set(c))) for c in completions],
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": ["one", "two", "three", "four"]}),
+        processing_class=tokenizer(),
+        callbacks=[
+            Oracle(tmp_path / "oracle"),
+            PublishingCallback(str(tmp_path / "bulletin")),
+        ],
+    )
+    trainer.train()
+    check_every_version(tmp_path, 2)
+    assert (tmp_path / "pulled" / "2" / "tokenizer.json").exists()

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torchtitan.components.dataloader import BaseDataLoader
 
-from skerry.inference.client import ClientConfig, RolloutClient
+from skerry.inference.client import RolloutClient
 from skerry.inference.completion import Completion
+from skerry.inference.config import ClientConfig
 from skerry.trainer.titan import Publishing, cpu, publishing
 from skerry.trainer.titan.tiny import small
 

