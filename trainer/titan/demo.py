@@ -26,7 +26,8 @@ _VOCABULARY = 320
 _LAYERS = 2
 _BATCH, _TOKENS = 4, 32
 _WAIT_S = 300.0  # of one request, the most that a gate takes
-_PATIENT = ClientConfig(retry_budget_s=1800.0)  # an engine on a busy CPU starts within minutes
+_PATIENCE_S = 1800  # an engine on a busy CPU starts within minutes
+_PATIENT = ClientConfig(retry_budget_s=_PATIENCE_S)
 _PROMPT = (1, 2, 3)
 
 
@@ -94,4 +95,6 @@ def tiny() -> Any:
     model.tok_embeddings.num_embeddings = model.lm_head.out_features = _VOCABULARY
     cpu.fit(config)
     config.dataloader = Rollouts.Config()
+    # One rank's island may be up long before the other's.
+    config.comm.init_timeout_seconds = config.comm.train_timeout_seconds = _PATIENCE_S
     return publishing(config, Publishing.Config())
