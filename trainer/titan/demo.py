@@ -25,6 +25,7 @@ from skerry.trainer.titan.tiny import small
 _VOCABULARY = 320
 _LAYERS = 2
 _BATCH, _TOKENS = 4, 32
+_LR = 1e-6  # of post-training
 _WAIT_S = 300.0  # of one request, the most that a gate takes
 _PATIENCE_S = 1800  # an engine on a busy CPU starts within minutes
 _PATIENT = ClientConfig(retry_budget_s=_PATIENCE_S)
@@ -95,6 +96,8 @@ def tiny() -> Any:
     model.tok_embeddings.num_embeddings = model.lm_head.out_features = _VOCABULARY
     cpu.fit(config)
     config.dataloader = Rollouts.Config()
+    for group in config.optimizer.param_groups:
+        group.optimizer_kwargs["lr"] = _LR
     # One rank's island may be up long before the other's.
     config.comm.init_timeout_seconds = config.comm.train_timeout_seconds = _PATIENCE_S
     return publishing(config, Publishing.Config())

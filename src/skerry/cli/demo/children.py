@@ -56,13 +56,12 @@ class Child:
 
 @dataclass(slots=True, kw_only=True)
 class Island:
-    """An agent with its engine, and where its gate listens; `engine_port`: of an engine apart."""
+    """An agent with its engine, and where its gate listens."""
 
     name: str
     url: str
     directory: Path
     child: Child
-    engine_port: int = 0
 
     def status(self) -> Mapping[str, Any] | None:
         """Return what `/status` says, or None while nobody answers."""

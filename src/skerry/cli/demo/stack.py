@@ -15,11 +15,13 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from skerry.bulletin import BulletinReader, Commit, open_store
 from skerry.cli.demo.children import Child, ChildFailed, Island, children, free_port, start
 from skerry.cli.demo.watch import EventFile
 from skerry.inference.profiles import SERVE, LaunchConfig, make_profile
+from skerry.island_agent.pull import pull
 
 _BUCKET = "skerry-demo"
 _START_S = 900.0  # vLLM on cores that others are using, too
@@ -60,6 +62,14 @@ def _has(python: str, module: str) -> bool:
         return False
 
 
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 class Stack:
     """Everything that runs: started by `__init__`, ended with the `stack`."""
 
@@ -89,11 +99,13 @@ class Stack:
         self._key = key
         self._threads = max(1, (os.cpu_count() or 1) // (2 * islands))
         names = [f"island-{chr(ord('a') + i)}" for i in range(islands)]
-        urls = [f"http://127.0.0.1:{free_port()}" for _ in names]
-        self.trainer = self._train(steps, urls)
-        self.islands = [self._island(*pair) for pair in zip(names, urls, strict=True)]
-        for island in self.islands:
-            self._engine(island, engine_python)
+        gates = [f"http://127.0.0.1:{free_port()}" for _ in names]
+        self.trainer = self._train(steps, gates)
+        self._pull_first()
+        engines = [self._engine(name, engine_python) for name in names]
+        for engine in engines:
+            self._until(lambda engine=engine: _answers(f"{engine}/health"), f"vLLM at {engine}")
+        self.islands = [self._island(*island) for island in zip(names, gates, engines, strict=True)]
 
     def _train(self, steps: int, gates: Sequence[str]) -> Child:
         """Start torchtitan, a rank for each gate; what it serves beside the weights comes first."""
@@ -113,42 +125,54 @@ class Stack:
         self._started.append(child)
         return child
 
-    def _island(self, name: str, url: str) -> Island:
-        """Start an agent; it fills its mirror, and switches its engine once that is there."""
-        directory = self._out / name
-        engine = free_port()
-        arguments = [self.bulletin, "--dir", str(directory), "--island", name, "--key", self._key]
-        arguments += ["--port", url.rpartition(":")[2], "--poll", "0.2", "--audit-engine"]
-        arguments += ["--engine", "vllm", "--engine-url", f"http://127.0.0.1:{engine}"]
-        arguments += ["--engine-dir", str(self._out / f"{name}-engine")]
-        child = start(name, self._out, "skerry", ["agent", *arguments], threads=self._threads)
-        self._started.append(child)
-        return Island(name=name, url=url, directory=directory, child=child, engine_port=engine)
+    def _pull_first(self) -> None:
+        """Pull the first version: vLLM starts on it, and its agent takes over from there."""
+        reader = BulletinReader(open_store(self.bulletin))
 
-    def _engine(self, island: Island, python: str) -> None:
-        """Start vLLM on an island's mirror, once there is one."""
-        self._until((island.directory / "mirror" / "config.json").exists, "the first mirror")
+        def published() -> bool:
+            reader.refresh()
+            return reader.state.newest is not None
+
+        self._until(published, "the first version")
+        pull(reader, self._out / "first")
+
+    def _engine(self, name: str, python: str) -> str:
+        """Start vLLM; return its address."""
+        port = free_port()
         profile = make_profile(
             "single",
             LaunchConfig(
-                model=str(island.directory / "mirror"),
-                engine_dir=str(self._out / f"{island.name}-engine"),
-                port=island.engine_port,
+                model=str(self._out / "first"),
+                engine_dir=str(self._out / f"{name}-engine"),
+                port=port,
             ),
         )
         [process] = profile.processes
         model, *options = process.argv[len(SERVE) :]
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+        apart = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # or all islands take the same core
         child = start(
-            f"{island.name}-vllm",
+            f"{name}-vllm",
             self._out,
             "vllm.entrypoints.openai.api_server",  # `vllm serve` finds no version of a CPU build
             ["--model", model, *options, *_SMALL],
             threads=self._threads,
             python=python,
-            env={**process.env, **quiet},
+            env={**process.env, **quiet, **apart},
         )
         self._started.append(child)
+        return f"http://127.0.0.1:{port}"
+
+    def _island(self, name: str, url: str, engine: str) -> Island:
+        """Start an agent with its gate."""
+        directory = self._out / name
+        arguments = [self.bulletin, "--dir", str(directory), "--island", name, "--key", self._key]
+        arguments += ["--port", url.rpartition(":")[2], "--poll", "0.2", "--audit-engine"]
+        arguments += ["--engine", "vllm", "--engine-url", engine]
+        arguments += ["--engine-dir", str(self._out / f"{name}-engine")]
+        child = start(name, self._out, "skerry", ["agent", *arguments], threads=self._threads)
+        self._started.append(child)
+        return Island(name=name, url=url, directory=directory, child=child)
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _START_S
