@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ class Stack:
         self._pull_first()
         engines = [self._engine(name, engine_python) for name in names]
         for engine in engines:
-            self._until(lambda engine=engine: _answers(f"{engine}/health"), f"vLLM at {engine}")
+            self._until(partial(_answers, f"{engine}/health"), f"vLLM at {engine}")
         self.islands = [self._island(*island) for island in zip(names, gates, engines, strict=True)]
 
     def _train(self, steps: int, gates: Sequence[str]) -> Child:
