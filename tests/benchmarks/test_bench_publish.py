@@ -13,3 +13,4 @@ def test_the_same_loop_runs_with_and_without_publishing() -> None:
     assert found["without_s"] > 0
     assert found["ratio"] == found["with_s"] / found["without_s"]
     assert found["blocked_s_per_gb"] > 0
+    assert found["copied_s_per_gb"] > 0

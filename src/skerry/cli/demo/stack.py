@@ -85,7 +85,8 @@ class Stack:
         engine_python: str,
     ) -> None:
         """`out` has the private key; `key` is the public one."""
-        from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed, weed
+        from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
+        from skerry.benchmarks.seaweed import Seaweed, weed
 
         program = weed()
         assert program is not None
@@ -178,8 +179,7 @@ class Stack:
     def _until(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _START_S
         while not done():
-            for child in self._started:
-                child.check()
+            self.check()
             if time.monotonic() > deadline:
                 raise ChildFailed(f"{what} did not come within {_START_S:g} s")
             time.sleep(_LOOK_S)
