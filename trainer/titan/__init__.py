@@ -32,7 +32,9 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
+        how = "pip install 'skerry[torchtitan]'"
+        if error.name == "triton":
+            how = "torch for GPUs brings it; on a CPU, start with skerry.trainer.titan.cpu"
         raise ModuleNotFoundError(
-            f"publishing from torchtitan needs {error.name}: pip install 'skerry[torchtitan]'",
-            name=error.name,
+            f"publishing from torchtitan needs {error.name}: {how}", name=error.name
         ) from error
