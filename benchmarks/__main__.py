@@ -12,6 +12,7 @@ from skerry.benchmarks import (
     bench_inspect,
     bench_log,
     bench_pause,
+    bench_publish,
     bench_relay,
     bench_road,
 )
@@ -28,6 +29,7 @@ app.command("inspect")(bench_inspect.inspect)
 app.command("relay")(bench_relay.relay)
 app.command("road")(bench_road.road)
 app.command("pause")(bench_pause.pause)
+app.command("publish")(bench_publish.publish)
 
 
 @app.callback()
