@@ -18,10 +18,7 @@ QUESTIONS = (
 )
 
 
-def chat_prompt(question: str, *, system: str = SYSTEM) -> str:
-    """Return the text that ends where the assistant's answer begins."""
-    return (
-        f"{IM_START}system\n{system}{IM_END}\n"
-        f"{IM_START}user\n{question}{IM_END}\n"
-        f"{IM_START}assistant\n"
-    )
+def chat_prompt(question: str, *, system: str | None = SYSTEM) -> str:
+    """Return the text that ends where the assistant's answer begins; `system` None: without one."""
+    said = "" if system is None else f"{IM_START}system\n{system}{IM_END}\n"
+    return f"{said}{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n"

@@ -1,9 +1,12 @@
-"""A Llama model of a few hundred thousand random parameters, with a tokenizer of its own.
+"""Models of a few hundred thousand random parameters, with a tokenizer of their own.
 
-It says nothing sensible, but it has everything that a real checkpoint has, in milliseconds.
+They say nothing sensible, but have everything that a real checkpoint has, in milliseconds.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -30,6 +33,32 @@ def tiny_llama(
     seed: int = 0, *, layers: int = 4, dim: int = 64, heads: int = 4, kv_heads: int = 2
 ) -> SourceModel:
     """Return random weights on the BF16 grid, N(0, 0.02), norms at one."""
+    return _model(seed, layers=layers, dim=dim, heads=heads, kv_heads=kv_heads)
+
+
+def tiny_moe(
+    seed: int = 0, *, layers: int = 4, dim: int = 64, experts: int = 8, experts_per_token: int = 2
+) -> SourceModel:
+    """Return the same with sparse MLPs, as a Mixtral checkpoint."""
+    sparse: dict[str, object] = {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": experts,
+        "num_experts_per_tok": experts_per_token,
+        "intermediate_size": dim,
+    }
+    return _model(seed, layers=layers, dim=dim, heads=4, kv_heads=2, more=sparse)
+
+
+def _model(
+    seed: int,
+    *,
+    layers: int,
+    dim: int,
+    heads: int,
+    kv_heads: int,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> SourceModel:
     pairs = [(a, b) for a in _LETTERS for b in _LETTERS]
     tokens = [*_SPECIAL, *sorted(ByteLevel.alphabet()), *(a + b for a, b in pairs)]
     eos = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
@@ -49,6 +78,7 @@ def tiny_llama(
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
         **eos,
+        **more,
     }
     tokenizer = byte_level_bpe(tokens, pairs, _SPECIAL)
     return SourceModel(
