@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from skerry.benchmarks.processes import stop_process
 
@@ -38,18 +39,31 @@ class AgentProcess:
         self._log = directory.with_suffix(".log")
 
     def version(self) -> int | None:
-        """Return the version that it holds; None also while it does not answer.
+        """Return the version that its mirror holds; None also while it does not answer.
 
         Raises RuntimeError when it has ended.
         """
+        status = self._status()
+        version: int | None = None if status is None else status["agent"]["version"]
+        return version
+
+    def served(self) -> set[int | None]:
+        """Return the versions that its engines serve; of no engines, or no answer, none.
+
+        Raises RuntimeError when it has ended.
+        """
+        engines = (self._status() or {"engines": {}})["engines"]
+        return {engine["version"] for engine in engines.values()}
+
+    def _status(self) -> Mapping[str, Any] | None:
         if self._process.poll() is not None:
             raise RuntimeError(f"an agent ended: {self._log.read_text()[-2000:]}")
         try:
             with urllib.request.urlopen(f"{self.url}/status", timeout=30) as got:
-                version: int | None = json.load(got)["agent"]["version"]
+                status: Mapping[str, Any] = json.load(got)
         except (OSError, HTTPException):
             return None
-        return version
+        return status
 
     def private_bytes(self) -> int:
         """Return the memory that nobody else has a share of."""

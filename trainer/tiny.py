@@ -37,9 +37,18 @@ def tiny_llama(
 
 
 def tiny_moe(
-    seed: int = 0, *, layers: int = 4, dim: int = 64, experts: int = 8, experts_per_token: int = 2
+    seed: int = 0,
+    *,
+    layers: int = 4,
+    dim: int = 64,
+    experts: int = 8,
+    experts_per_token: int = 2,
+    std: float = _STD,
 ) -> SourceModel:
-    """Return the same with sparse MLPs, as a Mixtral checkpoint."""
+    """Return the same with sparse MLPs, as a Mixtral checkpoint.
+
+    With `std` near 1 / sqrt(dim) every layer matters, as in a trained model.
+    """
     sparse: dict[str, object] = {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
@@ -47,7 +56,7 @@ def tiny_moe(
         "num_experts_per_tok": experts_per_token,
         "intermediate_size": dim,
     }
-    return _model(seed, layers=layers, dim=dim, heads=4, kv_heads=2, more=sparse)
+    return _model(seed, layers=layers, dim=dim, heads=4, kv_heads=2, std=std, more=sparse)
 
 
 def _model(
@@ -57,6 +66,7 @@ def _model(
     dim: int,
     heads: int,
     kv_heads: int,
+    std: float = _STD,
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> SourceModel:
     pairs = [(a, b) for a in _LETTERS for b in _LETTERS]
@@ -82,7 +92,7 @@ def _model(
     }
     tokenizer = byte_level_bpe(tokens, pairs, _SPECIAL)
     return SourceModel(
-        weights=_random_weights(LlamaConfig.from_dict(config), seed),
+        weights=_random_weights(LlamaConfig.from_dict(config), seed, std),
         side_files={
             "config.json": json_bytes(config),
             "generation_config.json": json_bytes(eos),
@@ -91,13 +101,13 @@ def _model(
     )
 
 
-def _random_weights(config: LlamaConfig, seed: int) -> dict[str, torch.Tensor]:
+def _random_weights(config: LlamaConfig, seed: int, std: float) -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in tensor_shapes(config).items():
         if len(shape) == 1:
             weights[name] = torch.ones(shape)
         else:
-            values = torch.empty(shape).normal_(0.0, _STD, generator=random)
+            values = torch.empty(shape).normal_(0.0, std, generator=random)
             weights[name] = values.to(torch.bfloat16).float()
     return weights

@@ -31,7 +31,7 @@ class TwoIslands:
     token: str
 
     async def follow(self, version: int) -> None:
-        """Return when one island holds `version`, just published, and the other the one before.
+        """Return when one island serves `version`, just published, and the other the one before.
 
         Raises TimeoutError.
         """
@@ -45,14 +45,14 @@ class TwoIslands:
         await asyncio.gather(self._hold(0, version), self._hold(1, before))
 
     async def start(self) -> None:
-        """Return when both hold version 0.  Raises TimeoutError."""
+        """Return when both serve version 0.  Raises TimeoutError."""
         await asyncio.gather(self._hold(0, 0), self._hold(1, 0))
 
     async def _hold(self, island: int, version: int) -> None:
         deadline = time.monotonic() + _LIMIT_S
-        while (found := await asyncio.to_thread(self.agents[island].version)) != version:
+        while (found := await asyncio.to_thread(self.agents[island].served)) != {version}:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"an island has {found}, not {version}, after {_LIMIT_S} s")
+                raise TimeoutError(f"an island serves {found}, not {version}, after {_LIMIT_S} s")
             await asyncio.sleep(_LOOK_S)
 
 

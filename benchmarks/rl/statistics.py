@@ -21,7 +21,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f} (95 % {self.low:+.4f} to {self.high:+.4f})"
+        return f"{self.mean:+.4g} (95 % {self.low:+.4g} to {self.high:+.4g})"
 
 
 def interval(values: Sequence[float]) -> Interval:
