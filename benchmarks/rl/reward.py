@@ -10,6 +10,7 @@ the rollouts were.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import tempfile
@@ -152,6 +153,7 @@ def reward(
     )  # fmt: skip
     runs = []
     for seed in range(seeds):
+        gc.collect()  # the weights of the run before hang in cycles, and are gigabytes
         with tempfile.TemporaryDirectory(prefix="skerry-rl-") as work:
             runs.append(asyncio.run(one_run(settings, seed, Path(work))))
     gain, total = interval([run.last - run.first for run in runs]), Tally()

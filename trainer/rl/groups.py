@@ -6,7 +6,7 @@ much as what is left of a batch.  Pure: the same rollouts, steps and rules give 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ class Fate(StrEnum):
     USED = "used"
     STALE = "stale"  # its oldest span is more than max_off_policy_steps behind
     UNKNOWN = "unknown"  # made by a version that this trainer has not published
-    UNROUTED = "unrouted"  # came without the routed experts that are to be replayed
+    UNROUTED = "unrouted"  # came without sound routed experts, which are to be replayed
     SPREAD = "spread"  # made by versions too far from those of the rest of its group
     INCOMPLETE = "incomplete"  # sound, but too little is left of its group
 
@@ -66,12 +66,15 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """The rules of one run; `samples` is how many members a group is asked for."""
+    """The rules of one run; `samples` is how many members a group is asked for.
+
+    `routed` says whether a rollout brought what the trainer replays; by default nothing is.
+    """
 
     staleness: Staleness
     rule: GroupRule
     samples: int
-    needs_routing: bool = False
+    routed: Callable[[Rollout], bool] = lambda _: True
 
     def judge(
         self, rollouts: Sequence[Rollout], step_of: Mapping[int, int], policy_step: int
@@ -115,9 +118,7 @@ class Judge:
             return Fate.UNKNOWN
         if not self.staleness.admits(lag):
             return Fate.STALE
-        if self.needs_routing and rollout.routed_experts is None:
-            return Fate.UNROUTED
-        return Fate.USED
+        return Fate.USED if self.routed(rollout) else Fate.UNROUTED
 
     def _least(self) -> int:
         if self.rule.missing is Missing.DROP:

@@ -18,7 +18,7 @@ from skerry.inference.models.llama import Llama
 from skerry.publisher.arrays import Served
 from skerry.trainer.precision import served_on
 from skerry.trainer.rl.importance import Importance, objective
-from skerry.trainer.rl.replay import replayed
+from skerry.trainer.rl.replay import is_routed, replayed
 from skerry.trainer.rl.rollouts import Rollout
 from skerry.trainer.rl.tally import LagStats, merged, stats_by_lag
 
@@ -140,6 +140,10 @@ class Learner:
     def replays(self) -> bool:
         """Whether rollouts have to bring their routed experts."""
         return self._config.replay
+
+    def can_learn(self, rollout: Rollout) -> bool:
+        """Say whether a rollout brought what is replayed, if anything is."""
+        return not self._config.replay or is_routed(rollout, self.model.config)
 
     def _clip(self) -> float:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]

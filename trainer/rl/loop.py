@@ -94,7 +94,7 @@ class RLTrainer:
             staleness=self._staleness,
             rule=self._config.groups,
             samples=self._config.sampling.samples,
-            needs_routing=learner.replays,
+            routed=learner.can_learn,
         )
         if learner.replays and not self._config.sampling.routed_experts:
             raise ValueError("the learner replays routed experts: sampling must ask for them")

@@ -8,14 +8,29 @@ that the router learns (R3, Ma et al. 2025, arXiv:2510.11370).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
 
 from skerry.inference.models.config import LlamaConfig
 from skerry.inference.models.moe import Choose
-from skerry.inference.routed import decode_routed
+from skerry.inference.routed import Experts, RoutedExpertsInvalid, decode_routed
 from skerry.trainer.rl.rollouts import Rollout
+
+logger = logging.getLogger(__name__)
+
+
+def is_routed(rollout: Rollout, config: LlamaConfig) -> bool:
+    """Say whether a rollout can be replayed; an island that sends other bytes is logged."""
+    if rollout.routed_experts is None:
+        return False
+    try:
+        _experts(rollout, rollout.routed_experts, config)
+    except RoutedExpertsInvalid as error:
+        logger.warning("rollout of prompt %d: %s", rollout.group, error)
+        return False
+    return True
 
 
 def replayed(rollouts: Sequence[Rollout], config: LlamaConfig, device: torch.device) -> Choose:
@@ -31,8 +46,13 @@ def replayed(rollouts: Sequence[Rollout], config: LlamaConfig, device: torch.dev
     for row, (rollout, length) in enumerate(zip(rollouts, lengths, strict=True)):
         if rollout.routed_experts is None:
             raise ValueError(f"rollout {row} came without routed experts")
-        shape = (length, config.layers, config.experts_per_token)
-        found = decode_routed(rollout.routed_experts, shape=shape, count=config.experts)
+        found = _experts(rollout, rollout.routed_experts, config)
         experts[row, :length] = torch.from_numpy(found.astype("i8"))
     experts = experts.to(device)
     return lambda layer, scores: experts[:, :, layer]
+
+
+def _experts(rollout: Rollout, data: bytes, config: LlamaConfig) -> Experts:
+    length = len(rollout.prompt) + len(rollout.tokens) - 1
+    shape = (length, config.layers, config.experts_per_token)
+    return decode_routed(data, shape=shape, count=config.experts)

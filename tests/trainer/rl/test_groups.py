@@ -32,7 +32,7 @@ def judge(rule: GroupRule, *, limit: int = 3, samples: int = 4, routing: bool = 
         staleness=Staleness(max_off_policy_steps=limit),
         rule=rule,
         samples=samples,
-        needs_routing=routing,
+        routed=lambda r: not routing or r.routed_experts is not None,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,9 @@ from skerry.benchmarks.engine_gate import EngineGate
 from skerry.inference.engine import GenerationRequest, RequestUnsupported
 from skerry.inference.engines import CpuEngine
 from skerry.inference.routed import RoutedExpertsInvalid, decode_routed
+from skerry.publisher.arrays import ServedTensor
 from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.loop import RLTrainer, TrainerConfig
 from skerry.trainer.rl.replay import replayed
 from skerry.trainer.rl.rollouts import Ask, Rollout, Sampling, collect
 from skerry.trainer.tiny import tiny_llama, tiny_moe
@@ -124,6 +127,11 @@ def test_routed_experts_of_another_model_or_none_are_refused(tmp_path: Path) -> 
             one.logprobs([replace(made[0], routed_experts=made[2].routed_experts)])
         with pytest.raises(ValueError, match="without routed experts"):
             one.logprobs([replace(made[0], routed_experts=None)])
+        assert one.can_learn(made[0])
+        for bad in (None, b"", made[2].routed_experts):
+            wrong = replace(made[0], routed_experts=bad)
+            assert not one.can_learn(wrong), "one island's nonsense must not end the training"
+            assert learner(replay=False).can_learn(wrong)
 
     rollouts(tmp_path, then)
 
@@ -143,5 +151,37 @@ def test_a_dense_model_routes_nothing_and_says_so(tmp_path: Path) -> None:
                 _ = [token async for token in engine.generate(asked)]
         finally:
             await engine.close()
+
+    run(scenario)
+
+
+def test_a_run_with_replay_learns_through_the_gates(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        served = SOURCE.served()
+        path = write_checkpoint(tmp_path / "moe", served, SOURCE.side_files)
+        gate = await EngineGate.open(path, served)
+
+        async def publish(weights: Mapping[str, ServedTensor], step: int) -> int:
+            await gate.install(weights)
+            return gate.version
+
+        def trainer(sampling: Sampling) -> RLTrainer:
+            return RLTrainer(
+                learner(replay=True),
+                gates=[gate],
+                prompts=PROMPTS,
+                reward=lambda tokens: float(np.mean(tokens)),
+                publish=publish,
+                config=TrainerConfig(sampling=sampling, prompts_per_step=2),
+            )
+
+        try:
+            with pytest.raises(ValueError, match="must ask for them"):
+                trainer(Sampling())
+            metrics = await trainer(Sampling(max_tokens=6, routed_experts=True)).run(2)
+            assert [m.tally.used for m in metrics] == [8, 8]
+            assert metrics[-1].update.grad_norm > 0
+        finally:
+            await gate.engine.close()
 
     run(scenario)
