@@ -17,8 +17,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -110,13 +110,13 @@ async def run(options: argparse.Namespace, events: Events) -> None:
         return report.version
 
     published: list[int] = []
-    observe = _metrics(options.metrics_port)
 
     def tell(step: StepMetrics) -> None:
         observe(step)
         events.tell("step", to_json(step))
 
     async with AsyncExitStack() as stack:
+        observe = stack.enter_context(_metrics(options.metrics_port))
         gates = [await stack.enter_async_context(RolloutClient(url)) for url in options.gate]
         first = await publish(served_on(device, source.weights.items()), 0)
         trainer = RLTrainer(
@@ -154,17 +154,17 @@ def _learner_config(options: argparse.Namespace) -> LearnerConfig:
     )
 
 
-def _metrics(port: int | None) -> Callable[[StepMetrics], None]:
-    """Serve Prometheus' text on the loopback interface; return what is told of every step."""
+@contextmanager
+def _metrics(port: int | None) -> Iterator[Callable[[StepMetrics], None]]:
+    """Yield what is told of every step, and with a port show it there."""
     if port is None:
-        return lambda _: None
-    from prometheus_client import start_http_server
-
-    from skerry.trainer.rl.metrics import RLMetrics
+        yield lambda _: None
+        return
+    from skerry.trainer.rl.metrics import RLMetrics, serving
 
     metrics = RLMetrics()
-    start_http_server(port, addr="127.0.0.1", registry=metrics.registry)
-    return metrics.observe
+    with serving(metrics, port):
+        yield metrics.observe
 
 
 async def _serves(gate: RolloutClient, version: int) -> None:

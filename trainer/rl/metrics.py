@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from skerry.trainer.rl.loop import StepMetrics
 from skerry.trainer.rl.tally import Tally
@@ -78,3 +81,15 @@ class RLMetrics:
             ("kl_nats", metrics.update.kl),
         ):
             self._gauges[name].set(value)
+
+
+@contextmanager
+def serving(metrics: RLMetrics, port: int) -> Iterator[int]:
+    """Show the metrics on a port of the loopback interface, 0: a free one; yields it."""
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=metrics.registry)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

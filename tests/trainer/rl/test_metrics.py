@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import urllib.request
 from collections import Counter
 
 import pytest
@@ -13,7 +14,7 @@ from prometheus_client import generate_latest
 from skerry.trainer.rl.groups import Fate
 from skerry.trainer.rl.learner import Update
 from skerry.trainer.rl.loop import StepMetrics
-from skerry.trainer.rl.metrics import RLMetrics
+from skerry.trainer.rl.metrics import RLMetrics, serving
 from skerry.trainer.rl.report import to_json
 from skerry.trainer.rl.tally import LagStats, Tally, merged, stats_by_lag
 
@@ -86,3 +87,13 @@ def test_prometheus_says_the_same_of_all_steps() -> None:
         "skerry_rl_dropped_share 0.25",
     ):
         assert line in lines, line
+
+
+def test_a_scrape_of_the_port_shows_the_steps_so_far() -> None:
+    metrics = RLMetrics()
+    with serving(metrics, 0) as port:
+        metrics.observe(step(7))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert "skerry_rl_step 7.0" in answer.read().decode().splitlines()
+    with serving(metrics, port):  # the port is free again
+        pass
