@@ -23,7 +23,7 @@ from skerry.benchmarks.weights import Pair
 from skerry.codec.digest import Bytes
 from skerry.publisher import Checkpoint
 from skerry.publisher.arrays import ServedTensor
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.prompts import encoded
 from skerry.trainer.rl.grpo import LetterReward
 from skerry.trainer.rl.learner import Learner, LearnerConfig
 from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
@@ -108,7 +108,7 @@ async def record(path: Path, recipe: Recipe) -> None:
     trainer = RLTrainer(
         Learner(source.model(), LearnerConfig(lr=recipe.lr)),
         gates=[gate],
-        prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+        prompts=encoded(tokenizer),
         reward=LetterReward(tokenizer),
         publish=publish,
         config=TrainerConfig(

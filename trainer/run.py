@@ -35,7 +35,7 @@ from skerry.publisher.arrays import Served
 from skerry.publisher.threads import thread_count
 from skerry.trainer.device_publisher import DevicePublisher
 from skerry.trainer.precision import served_on
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.prompts import encoded
 from skerry.trainer.rl.groups import GroupRule, Missing
 from skerry.trainer.rl.grpo import LetterReward
 from skerry.trainer.rl.importance import Bound, Importance
@@ -122,7 +122,7 @@ async def run(options: argparse.Namespace, events: Events) -> None:
         trainer = RLTrainer(
             Learner(source.model(), _learner_config(options)),
             gates=gates,
-            prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+            prompts=encoded(tokenizer),
             reward=LetterReward(tokenizer),
             publish=publish,
             config=TrainerConfig(

@@ -30,7 +30,7 @@ from skerry.island_agent import Agent, AgentConfig
 from skerry.publisher import AdapterBase, Checkpoint, Publisher, PublisherConfig, PublishReport
 from skerry.publisher.arrays import Served
 from skerry.trainer.lora import LoraConfig, adapter_checkpoint, add_lora, merged_weights
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.prompts import QUESTIONS, encoded
 from skerry.trainer.rl.grpo import LetterReward
 from skerry.trainer.rl.learner import Learner, LearnerConfig
 from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
@@ -123,10 +123,7 @@ async def measure(settings: Settings, work: Path) -> list[Version]:
     trainer = RLTrainer(
         learner,
         gates=[gate],
-        prompts=[
-            tuple(tokenizer.encode(chat_prompt(question, system=None)).ids)
-            for question in QUESTIONS[: settings.prompts]
-        ],
+        prompts=encoded(tokenizer, QUESTIONS[: settings.prompts], system=None),
         reward=LetterReward(tokenizer),
         publish=publish,
         config=TrainerConfig(

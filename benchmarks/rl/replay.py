@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Annotated
 
 import torch
@@ -23,9 +25,11 @@ from skerry.benchmarks.engine_gate import EngineGate
 from skerry.benchmarks.machine import machine
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval
 from skerry.codec import kernel
+from skerry.inference.models.llama import Llama
 from skerry.inference.models.moe import Recorder
 from skerry.inference.routed import decode_routed
 from skerry.publisher import Checkpoint
+from skerry.trainer.precision import served_weights
 from skerry.trainer.prompts import QUESTIONS
 from skerry.trainer.rl.grpo import LetterReward, group_advantages
 from skerry.trainer.rl.learner import Learner, LearnerConfig
@@ -59,62 +63,45 @@ class Found:
     replay: Distance
 
 
-async def measure(source: SourceModel, *, seed: int, lag: int, steps: int, lr: float) -> Found:
-    """Learn with replay for `steps`, from rollouts of the version `lag` steps behind."""
-    served = source.served()
-    learner = Learner(source.model(), LearnerConfig(lr=lr, bf16=False, replay=True))
-    tokenizer = source.tokenizer()
-    reward = LetterReward(tokenizer)
-    prompts = [tuple(tokenizer.encode(question).ids) for question in QUESTIONS[:4]]
-    sampling = Sampling(samples=8, max_tokens=16, seed=seed, routed_experts=True)
-    sums: dict[str, list[dict[int, LagStats]]] = {way: [] for way in _WAYS}
-    worst = dict.fromkeys(_WAYS, 0.0)
-    rerouted: list[float] = []
-    waiting = []
-    with tempfile.TemporaryDirectory(prefix="skerry-moe-") as name:
-        path = Path(name) / "0"
-        Checkpoint.from_arrays(served, side_files=source.side_files).write_to(path)
-        gate = await EngineGate.open(path, served)
-        try:
-            for step in range(steps):
-                asks = whole_groups(prompts, sampling.samples)
-                batch = await collect([gate], asks, sampling, accepted="0..", step=step)
-                made = batch.rollouts
-                behaviour = torch.tensor([p for rollout in made for p in rollout.logprobs])
-                for way in _WAYS:
-                    log_ratio = _scored(learner, made, replay=way == "replay") - behaviour
-                    nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
-                    sums[way].append(stats_by_lag([0] * len(log_ratio), log_ratio, nothing))
-                    worst[way] = max(worst[way], log_ratio.abs().max().item())
-                rerouted.append(_rerouted(learner, made))
-                rewards = [reward(rollout.tokens) for rollout in made]
-                groups = [rollout.group for rollout in made]
-                await asyncio.to_thread(learner.update, made, group_advantages(rewards, groups))
-                waiting.append(learner.served())
-                if len(waiting) > lag:
-                    await gate.install(waiting.pop(0))
-        finally:
-            await gate.engine.close()
-    distances = {way: _distance(merged(sums[way])[0], worst[way]) for way in _WAYS}
-    return Found(
-        seed=seed,
-        lag=lag,
-        tokens=merged(sums["own"])[0].tokens,
-        rerouted=sum(rerouted) / len(rerouted),
-        own=distances["own"],
-        replay=distances["replay"],
-    )
+class _Compared:
+    """Sums over the steps of one run, both ways."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[dict[int, LagStats]]] = {way: [] for way in _WAYS}
+        self._worst = dict.fromkeys(_WAYS, 0.0)
+        self._rerouted: list[float] = []
+
+    @torch.no_grad()
+    def add(self, learner: Learner, made: Sequence[Rollout]) -> None:
+        """Score a step's rollouts, before they are learned from."""
+        behaviour = torch.tensor([p for rollout in made for p in rollout.logprobs])
+        for way in _WAYS:
+            log_ratio = learner.logprobs(made, replay=way == "replay") - behaviour
+            nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
+            self._sums[way].append(stats_by_lag([0] * len(log_ratio), log_ratio, nothing))
+            self._worst[way] = max(self._worst[way], log_ratio.abs().max().item())
+        self._rerouted.append(_rerouted(learner.model, made))
+
+    def found(self, seed: int, lag: int) -> Found:
+        own, again = (self._distance(way) for way in _WAYS)
+        return Found(
+            seed=seed,
+            lag=lag,
+            tokens=merged(self._sums["own"])[0].tokens,
+            rerouted=mean(self._rerouted),
+            own=own,
+            replay=again,
+        )
+
+    def _distance(self, way: str) -> Distance:
+        stats = merged(self._sums[way])[0]
+        return Distance(
+            kl=stats.kl / stats.tokens, apart=stats.apart / stats.tokens, worst=self._worst[way]
+        )
 
 
-@torch.no_grad()
-def _scored(learner: Learner, made: Sequence[Rollout], *, replay: bool) -> torch.Tensor:
-    return learner.logprobs(made, replay=replay)
-
-
-@torch.no_grad()
-def _rerouted(learner: Learner, made: Sequence[Rollout]) -> float:
+def _rerouted(model: Llama, made: Sequence[Rollout]) -> float:
     """Return the share of (position, layer) that the trainer alone sends to other experts."""
-    model = learner.model
     config = model.config
     other = total = 0
     for rollout in made:
@@ -131,8 +118,33 @@ def _rerouted(learner: Learner, made: Sequence[Rollout]) -> float:
     return other / total
 
 
-def _distance(stats: LagStats, worst: float) -> Distance:
-    return Distance(kl=stats.kl / stats.tokens, apart=stats.apart / stats.tokens, worst=worst)
+async def measure(source: SourceModel, *, seed: int, lag: int, steps: int, lr: float) -> Found:
+    """Learn with replay for `steps`, from rollouts of the version `lag` steps behind."""
+    learner = Learner(source.model(), LearnerConfig(lr=lr, bf16=False, replay=True))
+    tokenizer = source.tokenizer()
+    reward = LetterReward(tokenizer)
+    prompts = [tuple(tokenizer.encode(question).ids) for question in QUESTIONS[:4]]
+    sampling = Sampling(samples=8, max_tokens=16, seed=seed, routed_experts=True)
+    asks = whole_groups(prompts, sampling.samples)
+    compared, waiting = _Compared(), deque([source.served()])
+    with tempfile.TemporaryDirectory(prefix="skerry-moe-") as name:
+        path = Path(name) / "0"
+        Checkpoint.from_arrays(waiting[0], side_files=source.side_files).write_to(path)
+        gate = await EngineGate.open(path, waiting.popleft())
+        try:
+            for step in range(steps):
+                batch = await collect([gate], asks, sampling, accepted="0..", step=step)
+                made = batch.rollouts
+                compared.add(learner, made)
+                rewards = [reward(rollout.tokens) for rollout in made]
+                groups = [rollout.group for rollout in made]
+                await asyncio.to_thread(learner.update, made, group_advantages(rewards, groups))
+                waiting.append(served_weights(learner.model.named_parameters()))
+                if len(waiting) > lag:
+                    await gate.install(waiting.popleft())
+        finally:
+            await gate.engine.close()
+    return compared.found(seed, lag)
 
 
 def replay(

@@ -29,7 +29,7 @@ from skerry.bulletin.stores import open_store
 from skerry.codec import kernel
 from skerry.publisher import Publisher, PublisherConfig
 from skerry.publisher.arrays import Served
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
+from skerry.trainer.prompts import QUESTIONS, encoded
 from skerry.trainer.rl.grpo import LetterReward
 from skerry.trainer.rl.learner import Learner, LearnerConfig
 from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
@@ -52,6 +52,17 @@ class Settings:
     samples: int
     max_tokens: int
     max_off_policy_steps: int
+
+    def trainer(self, seed: int) -> TrainerConfig:
+        """Return the loop's configuration with one seed."""
+        sampling = Sampling(
+            samples=self.samples, max_tokens=self.max_tokens, wait_s=_WAIT_S, seed=seed
+        )
+        return TrainerConfig(
+            sampling=sampling,
+            max_off_policy_steps=self.max_off_policy_steps,
+            prompts_per_step=self.prompts,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +104,10 @@ async def one_run(settings: Settings, seed: int, work: Path) -> Run:
         trainer = RLTrainer(
             Learner(source.model(), LearnerConfig(lr=settings.lr)),
             gates=islands.gates,
-            prompts=[
-                tuple(tokenizer.encode(chat_prompt(question, system=None)).ids)
-                for question in QUESTIONS[: settings.prompts]
-            ],
+            prompts=encoded(tokenizer, QUESTIONS[: settings.prompts], system=None),
             reward=LetterReward(tokenizer),
             publish=publish,
-            config=TrainerConfig(
-                sampling=Sampling(
-                    samples=settings.samples,
-                    max_tokens=settings.max_tokens,
-                    wait_s=_WAIT_S,
-                    seed=seed,
-                ),
-                max_off_policy_steps=settings.max_off_policy_steps,
-                prompts_per_step=settings.prompts,
-            ),
+            config=settings.trainer(seed),
             first_version=first,
         )
         steps = await trainer.run(settings.steps, lambda step: _tell(seed, step))
