@@ -16,6 +16,7 @@ from skerry.benchmarks import (
     bench_relay,
     bench_road,
 )
+from skerry.benchmarks.rl.command import app as rl_app
 
 app = typer.Typer(
     name="bench", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -27,6 +28,7 @@ app.command("gate")(bench_gate.gate)
 app.command("log")(bench_log.log)
 app.command("inspect")(bench_inspect.inspect)
 app.command("relay")(bench_relay.relay)
+app.add_typer(rl_app, name="rl")
 app.command("road")(bench_road.road)
 app.command("pause")(bench_pause.pause)
 app.command("publish")(bench_publish.publish)

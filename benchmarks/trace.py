@@ -23,11 +23,12 @@ from skerry.benchmarks.weights import Pair
 from skerry.codec.digest import Bytes
 from skerry.publisher import Checkpoint
 from skerry.publisher.arrays import ServedTensor
-from skerry.trainer.grpo import LetterReward
-from skerry.trainer.learner import LearnerConfig
-from skerry.trainer.loop import RLTrainer, StepMetrics, TrainerConfig
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
-from skerry.trainer.rollouts import Sampling
+from skerry.trainer.prompts import encoded
+from skerry.trainer.rl.grpo import LetterReward
+from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
+from skerry.trainer.rl.report import to_json
+from skerry.trainer.rl.rollouts import Sampling
 from skerry.trainer.run import MODELS, source_model
 
 STARTS = ("grid", "uniform")
@@ -105,13 +106,12 @@ async def record(path: Path, recipe: Recipe) -> None:
         return gate.version
 
     trainer = RLTrainer(
-        source,
+        Learner(source.model(), LearnerConfig(lr=recipe.lr)),
         gates=[gate],
-        prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+        prompts=encoded(tokenizer),
         reward=LetterReward(tokenizer),
         publish=publish,
         config=TrainerConfig(
-            learner=LearnerConfig(lr=recipe.lr),
             sampling=Sampling(
                 samples=recipe.samples, max_tokens=recipe.max_tokens, seed=recipe.seed
             ),
@@ -122,7 +122,7 @@ async def record(path: Path, recipe: Recipe) -> None:
         metrics = await trainer.run(recipe.steps, _tell)
     finally:
         await gate.engine.close()
-    done = {"recipe": asdict(recipe), "steps": [asdict(step) for step in metrics]}
+    done = {"recipe": asdict(recipe), "steps": [to_json(step) for step in metrics]}
     (path / _RECORD).write_text(json.dumps(done, indent=1) + "\n")
 
 

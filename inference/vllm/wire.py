@@ -63,6 +63,11 @@ def salt(namespace: str, version: int | None) -> str:
 
 
 def request_body(request: GenerationRequest) -> dict[str, object]:
+    """Return the body of a request.  Raises RequestUnsupported."""
+    if request.routed_experts:
+        raise RequestUnsupported(
+            "return_routed_experts: with vLLM ask /inference/v1/generate, whose answer has them"
+        )
     return {
         "prompt": list(request.prompt),
         "max_tokens": request.max_tokens,

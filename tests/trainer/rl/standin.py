@@ -17,6 +17,7 @@ class UnreliableGate(EngineGate):
 
     behind: int = 0
     refuse: bool = False
+    refuse_one_of: int = 0  # so many requests, if it is above 0
     asked: list[dict[str, object]] = field(default_factory=list)
     _pending: list[Mapping[str, ServedTensor]] = field(default_factory=list)
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -30,9 +31,11 @@ class UnreliableGate(EngineGate):
         max_tokens: int,
         temperature: float,
         seed: int | None,
+        routed_experts: bool,
     ) -> Answer:
         self.asked.append({"prompt": tuple(prompt), "accepted": accepted, "seed": seed})
-        if self.refuse:
+        turn = self.refuse_one_of and len(self.asked) % self.refuse_one_of == 0
+        if self.refuse or turn:
             raise WeightVersionGone("410: every accepted version is gone")
         return await super().complete(
             prompt,
@@ -41,6 +44,7 @@ class UnreliableGate(EngineGate):
             max_tokens=max_tokens,
             temperature=temperature,
             seed=seed,
+            routed_experts=routed_experts,
         )
 
     async def install(self, weights: Mapping[str, ServedTensor]) -> None:

@@ -10,8 +10,8 @@ import torch
 
 from skerry.inference.attribution import Span
 from skerry.inference.engines import CpuEngine
-from skerry.trainer.learner import Learner, LearnerConfig, bf16_is_faster
-from skerry.trainer.rollouts import Rollout
+from skerry.trainer.rl.learner import Learner, LearnerConfig, bf16_is_faster
+from skerry.trainer.rl.rollouts import Rollout
 from skerry.trainer.tiny import tiny_llama
 from tests.inference.engines.checkpoints import complete, run, write_checkpoint
 

@@ -1,7 +1,8 @@
 """The asynchronous RL loop: rollouts of the next step run while this one is learned and published.
 
-Rollouts therefore come from weights that are one step behind, or more when an island is slow.  Each
-one keeps its versions; those of more than `max_off_policy_steps` are dropped, and counted.
+Rollouts therefore come from weights that are one step behind, or more when an island is slow.  They
+are asked for by the versions that will be fresh enough when they are used; what came of older ones
+all the same, or does not fit its group, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -9,16 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from skerry.publisher.arrays import Served
-from skerry.trainer.grpo import Staleness, group_advantages
-from skerry.trainer.learner import Learner, LearnerConfig, Update
-from skerry.trainer.rollouts import Rollout, RolloutBatch, RolloutSource, Sampling, collect
-from skerry.trainer.source import SourceModel
+from skerry.trainer.rl.groups import Fate, GroupRule, Judge, Judged
+from skerry.trainer.rl.grpo import group_advantages
+from skerry.trainer.rl.learner import Learner, Update
+from skerry.trainer.rl.rollouts import (
+    Ask,
+    RolloutBatch,
+    RolloutSource,
+    Sampling,
+    collect,
+    whole_groups,
+)
+from skerry.trainer.rl.staleness import Staleness, token_lags
+from skerry.trainer.rl.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +42,11 @@ class TrainingStalled(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    """Everything about a run but its model, its gates and its reward."""
+    """Everything about a run but its learner, its gates and its reward."""
 
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
     sampling: Sampling = field(default_factory=Sampling)
     max_off_policy_steps: int = 2
+    groups: GroupRule = field(default_factory=GroupRule)
     prompts_per_step: int = 4
     max_empty_batches: int = 3  # in a row, before TrainingStalled
 
@@ -47,20 +57,12 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """One optimizer step.  `lags` and `versions` count rollouts, dropped ones too.
-
-    A rollout that straddles an update counts for each of its versions; lag None is that of a
-    version which this trainer never published.
-    """
+    """One optimizer step: what was learned, and in `tally` all that was asked for it."""
 
     step: int
     version: int
     reward: float
-    used: int
-    dropped: int
-    refused: int
-    lags: Mapping[int | None, int]
-    versions: Mapping[int, int]
+    tally: Tally
     update: Update
     seconds: Mapping[str, float]  # wait, learn, cast, publish
 
@@ -70,7 +72,7 @@ class RLTrainer:
 
     def __init__(
         self,
-        source: SourceModel,
+        learner: Learner,
         *,
         gates: Sequence[RolloutSource],
         prompts: Sequence[tuple[int, ...]],
@@ -79,7 +81,7 @@ class RLTrainer:
         config: TrainerConfig | None = None,
         first_version: int = 0,
     ) -> None:
-        """`first_version` is the published version of `source`, that is, of step 0."""
+        """`first_version` is the published version of what `learner` starts with: of step 0."""
         if not gates or not prompts:
             raise ValueError("a trainer needs a gate and a prompt")
         self._config = config or TrainerConfig()
@@ -88,8 +90,16 @@ class RLTrainer:
         self._reward = reward
         self._publish = publish
         self._staleness = Staleness(max_off_policy_steps=self._config.max_off_policy_steps)
+        self._judge = Judge(
+            staleness=self._staleness,
+            rule=self._config.groups,
+            samples=self._config.sampling.samples,
+            routed=learner.can_learn,
+        )
+        if learner.replays and not self._config.sampling.routed_experts:
+            raise ValueError("the learner replays routed experts: sampling must ask for them")
         self._step_of = {first_version: 0}
-        self.learner = Learner(source.model(), self._config.learner)
+        self.learner = learner
         self.step = 0
 
     async def run(
@@ -102,12 +112,12 @@ class RLTrainer:
         try:
             while self.step < last:
                 clock = _Clock()
-                batch = _Sorted()
+                tally = Tally()
                 for _ in range(self._config.max_empty_batches):
                     with clock.phase("wait"):
-                        answers = await ahead
-                    self._sort(answers, batch)
-                    if not batch.used:
+                        judged, counted = await self._judged(await ahead)
+                    tally.add(counted)
+                    if not counted.used:
                         ahead = self._request(self.step + 1)
                         continue
                     if self.step + 1 < last:
@@ -115,10 +125,10 @@ class RLTrainer:
                     break
                 else:
                     raise TrainingStalled(
-                        f"step {self.step + 1}: {batch.dropped} rollouts were too old and "
-                        f"{batch.refused} refused, none is left"
+                        f"step {self.step + 1}: none of {tally.fates.total()} rollouts could be "
+                        f"used ({tally.dropped_by}), {tally.refused} were refused"
                     )
-                metrics.append(await self._learn(batch, clock))
+                metrics.append(await self._learn(judged, tally, clock))
                 report(metrics[-1])
         finally:
             ahead.cancel()
@@ -126,31 +136,51 @@ class RLTrainer:
         return metrics
 
     def _request(self, step: int) -> asyncio.Task[RolloutBatch]:
+        asks = whole_groups(self._prompts_of(step), self._config.sampling.samples)
+        return asyncio.create_task(self._collect(asks, step))
+
+    def _prompts_of(self, step: int) -> list[tuple[int, ...]]:
         n = self._config.prompts_per_step
         first = (step - 1) * n
-        prompts = [self._prompts[i % len(self._prompts)] for i in range(first, first + n)]
-        return asyncio.create_task(collect(self._gates, prompts, self._config.sampling, step=step))
+        return [self._prompts[i % len(self._prompts)] for i in range(first, first + n)]
 
-    def _sort(self, batch: RolloutBatch, into: _Sorted) -> None:
-        into.refused += batch.refused
-        for rollout in batch.rollouts:
-            lag = self._staleness.lag(rollout.versions, self._step_of, self.step)
-            into.lags[lag] += 1
-            into.versions.update(rollout.versions)
-            if self._staleness.admits(lag):
-                into.used.append(rollout)
-            else:
-                into.dropped += 1
+    async def _collect(self, asks: Sequence[Ask], step: int, turn: int = 0) -> RolloutBatch:
+        """Ask for what will be fresh when `step` is taken, from the policy of the step before."""
+        accepted = self._staleness.accepted(self._step_of, step - 1)
+        sampling = self._config.sampling
+        return await collect(self._gates, asks, sampling, accepted=accepted, step=step, turn=turn)
 
-    async def _learn(self, batch: _Sorted, clock: _Clock) -> StepMetrics:
-        rewards = [self._reward(rollout.tokens) for rollout in batch.used]
-        advantages = group_advantages(rewards, [rollout.group for rollout in batch.used])
+    async def _judged(self, batch: RolloutBatch) -> tuple[list[Judged], Tally]:
+        """Judge a batch for the next step, and ask again for what is missing, by the rule."""
+        rollouts, refused, refilled = list(batch.rollouts), batch.refused, 0
+        judged = self._judge.judge(rollouts, self._step_of, self.step)
+        prompts, samples = self._prompts_of(self.step + 1), self._config.sampling.samples
+        for turn in range(1, self._config.groups.refills + 1):
+            lacking = self._judge.lacking(judged, len(prompts))
+            asks = [
+                Ask(group=group, prompt=prompts[group], sample=turn * samples + n)
+                for group, count in lacking.items()
+                for n in range(count)
+            ]
+            if not asks:
+                break
+            more = await self._collect(asks, self.step + 1, turn)
+            rollouts += more.rollouts
+            refused += more.refused
+            refilled += len(asks)
+            judged = self._judge.judge(rollouts, self._step_of, self.step)
+        return judged, Tally.of(judged, refused=refused, refilled=refilled)
+
+    async def _learn(self, judged: Sequence[Judged], tally: Tally, clock: _Clock) -> StepMetrics:
+        used = [one.rollout for one in judged if one.fate is Fate.USED]
+        rewards = [self._reward(rollout.tokens) for rollout in used]
         with clock.phase("learn"):
             update = await asyncio.to_thread(
                 self.learner.update,
-                batch.used,
-                advantages,
+                used,
+                group_advantages(rewards, [rollout.group for rollout in used]),
                 temperature=self._config.sampling.temperature,
+                lags=[token_lags(r.spans, self._step_of, self.step) for r in used],
             )
         self.step += 1
         with clock.phase("cast"):
@@ -164,25 +194,10 @@ class RLTrainer:
             step=self.step,
             version=version,
             reward=reward,
-            used=len(batch.used),
-            dropped=batch.dropped,
-            refused=batch.refused,
-            lags=dict(batch.lags),
-            versions=dict(batch.versions),
+            tally=tally,
             update=update,
             seconds=dict(clock.seconds),
         )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sorted:
-    """One step's rollouts, by what becomes of them."""
-
-    used: list[Rollout] = field(default_factory=list)
-    dropped: int = 0
-    refused: int = 0
-    lags: Counter[int | None] = field(default_factory=Counter)
-    versions: Counter[int] = field(default_factory=Counter)
 
 
 class _Clock:

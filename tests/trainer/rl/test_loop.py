@@ -11,14 +11,15 @@ import pytest
 
 from skerry.inference.client import RolloutClient
 from skerry.publisher.arrays import ServedTensor
-from skerry.trainer.grpo import LetterReward
-from skerry.trainer.learner import LearnerConfig
-from skerry.trainer.loop import RLTrainer, StepMetrics, TrainerConfig, TrainingStalled
 from skerry.trainer.prompts import QUESTIONS
-from skerry.trainer.rollouts import RolloutSource, Sampling
+from skerry.trainer.rl.groups import Fate, GroupRule, Missing
+from skerry.trainer.rl.grpo import LetterReward
+from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig, TrainingStalled
+from skerry.trainer.rl.rollouts import RolloutSource, Sampling
 from skerry.trainer.tiny import tiny_llama
 from tests.inference.engines.checkpoints import digest_of, run, write_checkpoint
-from tests.trainer.standin import UnreliableGate
+from tests.trainer.rl.standin import UnreliableGate
 
 SOURCE = tiny_llama(0, layers=2)
 TOKENIZER = SOURCE.tokenizer()
@@ -27,17 +28,21 @@ PROMPTS = [tuple(TOKENIZER.encode(question).ids) for question in QUESTIONS]
 
 def config(
     *,
-    lr: float = 1e-6,
     samples: int = 4,
     max_off_policy_steps: int = 2,
     max_tokens: int = 8,
+    groups: GroupRule | None = None,
 ) -> TrainerConfig:
     return TrainerConfig(
-        learner=LearnerConfig(lr=lr, bf16=False),
+        groups=groups or GroupRule(),
         sampling=Sampling(samples=samples, max_tokens=max_tokens, seed=1),
         prompts_per_step=4,
         max_off_policy_steps=max_off_policy_steps,
     )
+
+
+def learner(lr: float = 1e-6) -> Learner:
+    return Learner(SOURCE.model(), LearnerConfig(lr=lr, bf16=False))
 
 
 class World:
@@ -55,9 +60,9 @@ class World:
             await gate.install(weights)
         return len(self.published) - 1
 
-    def trainer(self, configuration: TrainerConfig) -> RLTrainer:
+    def trainer(self, configuration: TrainerConfig, *, lr: float = 1e-6) -> RLTrainer:
         return RLTrainer(
-            SOURCE,
+            learner(lr),
             gates=self.gates,
             prompts=PROMPTS,
             reward=LetterReward(TOKENIZER),
@@ -86,7 +91,7 @@ def test_the_reward_rises_and_the_islands_follow_bit_for_bit(tmp_path: Path) -> 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             w = await world(stack, tmp_path, gates=2)
-            trainer = w.trainer(config(lr=5e-3, samples=12))
+            trainer = w.trainer(config(samples=12), lr=5e-3)
             seen: list[StepMetrics] = []
             metrics = await trainer.run(16, seen.append)
             assert seen == metrics
@@ -107,16 +112,21 @@ def test_rollouts_run_ahead_and_every_one_is_counted(tmp_path: Path) -> None:
             w = await world(stack, tmp_path, gates=2)
             metrics = await w.trainer(config()).run(4)
             assert [m.step for m in metrics] == [m.version for m in metrics] == [1, 2, 3, 4]
-            assert metrics[0].lags == {0: 16}
+            assert metrics[0].tally.lags == {0: 16}
             # Asked for before the step before was published, so never of the newest version alone.
-            assert all(0 < max(filter(None, m.lags)) <= 2 for m in metrics[1:])
+            assert all(0 < max(filter(None, m.tally.lags)) <= 2 for m in metrics[1:])
             for m in metrics:
-                assert m.used + m.dropped + m.refused == sum(m.lags.values()) == 16
-                assert sum(m.versions.values()) >= 16
+                counted = m.tally
+                assert counted.used + counted.dropped == counted.lags.total() == 16
+                assert counted.refused == counted.refilled == 0
+                assert counted.versions.total() >= 16
+                assert 16 <= sum(s.tokens for s in m.update.by_lag.values()) <= 16 * 8
+                assert set(m.update.by_lag) <= {0, 1, 2}
                 assert set(m.seconds) == {"wait", "learn", "cast", "publish"}
             for gate in w.gates:
                 assert len(gate.asked) == 4 * 8, "the gates share the prompts evenly"
-                assert {asked["accepted"] for asked in gate.asked} == {"latest-2.."}
+                # Fresh enough for the step that they are used in, whatever is newest by then.
+                assert [asked["accepted"] for asked in gate.asked] == ["0.."] * 24 + ["1.."] * 8
             seeds = [asked["seed"] for gate in w.gates for asked in gate.asked]
             assert len(set(seeds)) == len(seeds)
 
@@ -129,7 +139,7 @@ def test_stale_rollouts_are_dropped_and_stall_the_training_in_the_end(tmp_path: 
             w = await world(stack, tmp_path)
             w.gates[0].behind = 100  # an island that never follows
             trainer = w.trainer(config(max_off_policy_steps=2))
-            with pytest.raises(TrainingStalled, match="48 rollouts were too old"):
+            with pytest.raises(TrainingStalled, match=r"none of 48 rollouts could .*'stale': 48"):
                 await trainer.run(10)
             assert trainer.step == 3, "versions 1, 2 and 3 were learned from version 0"
 
@@ -142,7 +152,7 @@ def test_a_gate_that_refuses_costs_its_own_share_only(tmp_path: Path) -> None:
             w = await world(stack, tmp_path, gates=2)
             w.gates[1].refuse = True
             metrics = await w.trainer(config()).run(2)
-            assert [(m.used, m.refused) for m in metrics] == [(8, 8), (8, 8)]
+            assert [(m.tally.used, m.tally.refused) for m in metrics] == [(8, 8), (8, 8)]
 
     run(scenario)
 
@@ -152,7 +162,7 @@ def test_a_version_that_was_never_published_teaches_nothing(tmp_path: Path) -> N
         async with AsyncExitStack() as stack:
             w = await world(stack, tmp_path)
             trainer = RLTrainer(
-                SOURCE,
+                learner(),
                 gates=w.gates,
                 prompts=PROMPTS,
                 reward=LetterReward(TOKENIZER),
@@ -176,7 +186,7 @@ def test_rollouts_in_flight_end_with_a_failed_publish(tmp_path: Path) -> None:
                 raise ConnectionError("the store is away")
 
             trainer = RLTrainer(
-                SOURCE,
+                learner(),
                 gates=w.gates,
                 prompts=PROMPTS,
                 reward=LetterReward(TOKENIZER),
@@ -186,5 +196,36 @@ def test_rollouts_in_flight_end_with_a_failed_publish(tmp_path: Path) -> None:
             with pytest.raises(ConnectionError):
                 await trainer.run(3)
             assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario)
+
+
+def test_a_gate_that_refuses_is_replaced_by_another_when_groups_are_refilled(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            w = await world(stack, tmp_path, gates=2)
+            w.gates[1].refuse = True
+            rule = GroupRule(missing=Missing.REFILL)
+            metrics = await w.trainer(config(groups=rule)).run(2)
+            for m in metrics:
+                assert (m.tally.used, m.tally.refused, m.tally.refilled) == (16, 8, 8)
+            seeds = [asked["seed"] for gate in w.gates for asked in gate.asked]
+            assert len(set(seeds)) == len(seeds), "a refilled member is no copy"
+
+    run(scenario)
+
+
+def test_groups_are_dropped_whole_when_the_rule_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            w = await world(stack, tmp_path, gates=2)
+            w.gates[1].refuse_one_of = 4
+            (step,) = await w.trainer(config(groups=GroupRule(missing=Missing.DROP))).run(1)
+            assert step.tally.refused == 2
+            assert step.tally.used == 8
+            assert step.tally.fates[Fate.INCOMPLETE] == 6
+            assert step.tally.dropped_share == 6 / 14
 
     run(scenario)
