@@ -238,6 +238,17 @@ def test_a_log_that_breaks_a_rule_is_an_alarm_and_what_was_good_stays() -> None:
         assert service.get("versions").json["total"] == run["versions"]
 
 
+def test_islands_are_seen_also_while_the_log_is_refused() -> None:
+    store = small_run()
+    with serving(store) as service:
+        count = service.get("run").json["records"]
+        store.put(keys.log(count), [LogBuilder.with_versions(1).slots[0]])
+        service.until("refused")
+        store.replace(keys.island("late"), IslandReport(island="late", version=1).to_bytes())
+        service.until_island("late")
+        assert service.get("/health").json["store"]["state"] == "refused"
+
+
 def test_another_key_than_the_pinned_one_shows_nothing() -> None:
     store = MemoryStore()
     log = LogBuilder.with_versions(3)
