@@ -83,13 +83,20 @@ class TensorHistory:
 def sampled(view: View, first: int, last: int, columns: int) -> list[int]:
     """Return at most `columns` versions that still have a place in the run, the last one included.
 
-    Retired ones are left out unless there is nothing else: their manifests may be gone.
+    All of them if that is not too many, else the multiples of a power of two: when a version comes
+    the others stay the same, and what was read of them is of use.  Retired ones are left out unless
+    there is nothing else: their manifests may be gone.
     """
     versions = [v for v in range(first, last + 1) if v not in view.state.retired]
     versions = versions or list(range(first, last + 1))
-    count = min(columns, len(versions))
-    step = len(versions) / count
-    return sorted({versions[-1 - int(i * step)] for i in range(count)})
+    *others, newest = versions
+    if columns == 1:
+        return [newest]
+    stride = 1
+    while len(others) >= columns:
+        stride *= 2
+        others = [version for version in others if version % stride == 0]
+    return [*others, newest]
 
 
 def heat_map(

@@ -188,6 +188,13 @@ def test_an_answer_to_whoever_pinned_no_key_is_another(served: Served, run: Memo
         assert (answer.status, answer.json["signature"]["pinned"]) == (200, False)
 
 
+def test_a_tensor_of_the_longest_name_can_be_asked_for(served: Served) -> None:
+    name = "x" * 1024
+    assert served.get(f"tensor?name={name}").status == 200
+    assert served.get(f"versions/40/tensors?prefix={name}&projection={name}").status == 200
+    assert served.get(f"tensor?name={name}x").status == 422
+
+
 def test_a_forecast_of_too_much_is_refused_and_names_another_way(served: Served) -> None:
     assert served.get("forecast?keep_every=1").status == 200  # few versions: not too much here
     found = served.get("forecast?keep_last=2").json
