@@ -80,6 +80,7 @@ def assets_router() -> APIRouter:
     assets = load_assets()
 
     @router.get("/")
+    @router.head("/")
     async def page(request: Request) -> Response:
         return _send(request, assets.page, "no-cache")
 

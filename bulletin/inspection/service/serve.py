@@ -15,6 +15,8 @@ from skerry.bulletin.inspection.service.config import ServiceConfig
 
 try:
     import uvicorn
+
+    from skerry.bulletin.connections import unheld
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"the inspection service needs {error.name}: pip install 'skerry[inspect]'",
@@ -23,7 +25,8 @@ except ModuleNotFoundError as error:
 
 logger = logging.getLogger(__name__)
 
-_CONNECTIONS = 512
+CONNECTIONS = 512
+STALL_S = 30.0  # who takes nothing of an answer for so long loses the connection
 _STOP_S = 2
 
 
@@ -46,7 +49,7 @@ def serve(
             lifespan="off",
             access_log=False,
             server_header=False,
-            limit_concurrency=_CONNECTIONS,
+            http=unheld(STALL_S, most=CONNECTIONS),
             timeout_graceful_shutdown=_STOP_S,
         ),
     )

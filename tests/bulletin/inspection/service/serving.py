@@ -71,6 +71,10 @@ class Served:
     def until_islands_are_seen(self) -> None:
         self._until(lambda: self.follower.snapshot.islands.looked_ms is not None)
 
+    def until_island(self, name: str) -> None:
+        """Wait until an island's status has been seen."""
+        self._until(lambda: name in self.follower.snapshot.islands.reports)
+
     def _until(self, reached: Callable[[], bool]) -> None:
         changed = threading.Event()
         end = self.follower.listen(changed.set)
