@@ -8,6 +8,7 @@ from skerry.benchmarks import (
     bench_agent,
     bench_behind,
     bench_codec,
+    bench_deltas,
     bench_gate,
     bench_inspect,
     bench_log,
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command("agent")(bench_agent.agent)
 app.command("behind")(bench_behind.behind)
 app.command("codec")(bench_codec.codec)
+app.command("deltas")(bench_deltas.deltas)
 app.command("gate")(bench_gate.gate)
 app.command("log")(bench_log.log)
 app.command("inspect")(bench_inspect.inspect)

@@ -23,10 +23,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.submission import Submission
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
-from skerry.codec import kernel
 from skerry.codec.level import Level
 from skerry.island_agent import Agent, AgentConfig, Target
 from skerry.island_agent.stopwatch import PHASES
@@ -126,6 +125,7 @@ def agent(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Take an agent from version to version, and see what it needs."""
+    submission = Submission("agent", {"gb": gb, "density": density, "versions": versions})
     rows = []
     with tempfile.TemporaryDirectory(dir=directory, prefix="skerry-agent-") as name:
         work = Path(name)
@@ -137,9 +137,7 @@ def agent(
             rows.append({**found, "cpu_s_per_gb": found["cpu_s"] / nbytes * 1e9})
             typer.echo(f"version {version} of {versions}", err=True)
     if as_json:
-        here = machine(kernel.current().name)
-        settings = {"weights_bytes": nbytes, "density": density}
-        print(json.dumps({"machine": here, **settings, "versions": rows}))
+        print(json.dumps(submission.document({"weights_bytes": nbytes, "versions": rows})))
         return
     print(f"{nbytes / 1e9:.2f} GB of BF16, {density:.2%} of the words change each version\n")
     print("| version | s | CPU s per GB | anonymous, MiB | resident, MiB | seconds by phase |")

@@ -23,11 +23,10 @@ from typing import Annotated, Any
 
 import typer
 
-from skerry.benchmarks.machine import machine
 from skerry.benchmarks.road.link import FAR, Link, LinkSpec, LinkUnavailable, link
 from skerry.benchmarks.road.messages import Child, child, end_in_order
 from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission
 from skerry.island_agent import AgentConfig
 
 _ROUND_TRIPS = 4
@@ -177,6 +176,7 @@ def road(
     settings = Settings(
         megabytes=megabytes, density=density, versions=versions, in_memory=memory, full=full
     )
+    submission = Submission("road", asdict(settings))
     end_in_order()
     controls = congestion or ["cubic", "bbr"]
     with tempfile.TemporaryDirectory(prefix="skerry-road-") as name:
@@ -186,9 +186,8 @@ def road(
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
     if as_json:
-        shown = {"link": asdict(spec), "settings": asdict(settings)}
-        here = machine(kernel.current().name)
-        print(json.dumps({"machine": here, **shown, "ways": [asdict(way) for way in ways]}))
+        shown = {"link": asdict(spec), "ways": [asdict(way) for way in ways]}
+        print(json.dumps(submission.document(shown)))
     else:
         _show(ways, spec)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_ENOUGH_S = 2.0  # of measured time, after which nothing is repeated
+ENOUGH_S = 2.0  # of measured time, after which nothing is repeated
 _MOST = 9  # repetitions: neighbours of a virtual machine take their share of it in turns
 _LOOK_S = 0.002  # between two looks at a program's memory
 
@@ -44,15 +44,21 @@ _programs = _Programs()
 
 
 def measure(
-    work: Callable[[], T], *, prepare: Callable[[], object] = lambda: None
+    work: Callable[[], T],
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    enough_s: float = ENOUGH_S,
 ) -> tuple[T, Measured]:
-    """Run `work` once or some times, `prepare` before each run; return its first result, too."""
+    """Run `work` once or some times, `prepare` before each run; return its first result, too.
+
+    It is not repeated any more once all runs together have taken `enough_s`.
+    """
     prepare()
     before = _reset_peak()
     result, seconds = _timed(work)
     peak = None if before is None else max(_status("VmHWM") - before, 0) + _programs.peak_bytes
     runs, spent, shortest = 1, seconds, seconds
-    while runs < _MOST and spent < _ENOUGH_S:
+    while runs < _MOST and spent < enough_s:
         prepare()
         _, seconds = _timed(work)
         runs, spent, shortest = runs + 1, spent + seconds, min(shortest, seconds)

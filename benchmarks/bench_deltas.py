@@ -1,0 +1,261 @@
+"""How much do steps change, and what does each codec need to send it?
+
+`python -m skerry.benchmarks deltas`, or `skerry bench deltas`.  Four sources: a live run on real
+weights, directories of successive checkpoints (recorded traces among them), simulated AdamW by
+learning rate and betas, and simulated single steps by density.  Every step is counted; some are
+sent by every codec of the codec's benchmark, in BF16 and in FP8, and split by kind and by layer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skerry.benchmarks import trace
+from skerry.benchmarks.cases import Plan
+from skerry.benchmarks.deltas.adam import PROFILES, AdamRecipe, simulated
+from skerry.benchmarks.deltas.directories import run_of
+from skerry.benchmarks.deltas.groups import Breakdown
+from skerry.benchmarks.deltas.live import constant, falling, tuned
+from skerry.benchmarks.deltas.observe import Observer
+from skerry.benchmarks.deltas.report import write_report
+from skerry.benchmarks.deltas.results import Changed, Deltas, Measured
+from skerry.benchmarks.deltas.states import Run
+from skerry.benchmarks.options import numbers
+from skerry.benchmarks.page import PlotsUnavailable, figure_of
+from skerry.benchmarks.rivals import EVERY_RIVAL
+from skerry.benchmarks.submission import Submission, write
+from skerry.codec import kernel
+from skerry.trainer.run import source_model
+
+_LRS = "1e-7,1e-6,3e-6,1e-5,1e-4"
+_DENSITIES = "0.02,0.1,0.5,1.5,3,5"
+_GROUP_SLICE = 1 << 18  # bytes of each kind and layer that slow rivals get
+
+
+class Source(StrEnum):
+    """Where steps come from, beside directories."""
+
+    LIVE = "live"
+    RL = "rl"
+    ADAM = "adam"
+    LADDER = "ladder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is run."""
+
+    sources: Sequence[str]
+    model: str
+    start: str
+    lrs: Sequence[float]
+    lr_steps: int
+    curve_steps: int
+    warm_lr: float
+    settled_lr: float
+    warm_steps: int
+    rl_steps: int
+    betas: Sequence[tuple[float, float]]
+    profiles: Sequence[str]
+    adam_megabytes: float
+    adam_steps: int
+    densities: Sequence[float]
+    megabytes: float
+    slice_mib: float
+    checkpoints: Sequence[str]
+    seed: int
+
+
+def measure(settings: Settings, observer: Observer, traces: Path) -> Deltas:
+    """Run everything.  Raises NotExact, and ValueError for a directory without a run."""
+    curve: list[Changed] = []
+    changes: list[Changed] = []
+    measured: list[Measured] = []
+
+    def take(found: Iterator[Changed | Measured], counted: list[Changed]) -> None:
+        for one in found:
+            if isinstance(one, Changed):
+                counted.append(one)
+            else:
+                measured.append(one)
+
+    for directory in settings.checkpoints:
+        take(observer.observe(run_of(Path(directory))), changes)
+    if Source.LADDER in settings.sources:
+        nbytes = int(settings.megabytes * 1e6)
+        take(observer.ladder(settings.densities, nbytes, settings.seed), changes)
+    if Source.ADAM in settings.sources:
+        for run in _adam_runs(settings):
+            take(observer.observe(run), changes)
+    if Source.LIVE in settings.sources:
+        rates, warm = _live_runs(settings)
+        for run in rates:
+            take(observer.observe(run), changes)
+        take(observer.observe(warm), curve)
+    if Source.RL in settings.sources:
+        recipe = trace.Recipe(
+            model=settings.model, start=settings.start, steps=settings.rl_steps, seed=settings.seed
+        )
+        take(observer.observe(run_of(trace.ensure(traces, recipe))), changes)
+    return Deltas(curve=curve, changes=changes, measured=measured)
+
+
+def _adam_runs(settings: Settings) -> Iterator[Run]:
+    for profile in PROFILES:
+        if profile not in settings.profiles:
+            continue
+        for betas in settings.betas:
+            for lr in settings.lrs:
+                recipe = AdamRecipe(
+                    megabytes=settings.adam_megabytes, profile=profile, lr=lr, betas=betas,
+                    steps=settings.adam_steps, seed=settings.seed,
+                )  # fmt: skip
+                yield Run(
+                    source="simulated AdamW",
+                    subject=f"{profile} weights, betas {betas[0]:g} {betas[1]:g}",
+                    states=simulated(recipe),
+                    measured=frozenset(),
+                )
+
+
+def _live_runs(settings: Settings) -> tuple[Iterator[Run], Run]:
+    source = source_model(settings.model, settings.start, settings.seed)
+    subject = f"{settings.model} SFT, {settings.start}"
+    last = frozenset({settings.lr_steps})
+    rates = (
+        Run(
+            source="live",
+            subject=subject,
+            states=tuned(source, constant(lr), settings.lr_steps),
+            measured=last,
+        )
+        for lr in settings.lrs
+    )
+    schedule = falling(settings.warm_lr, settings.settled_lr, settings.warm_steps)
+    warm = Run(
+        source="live",
+        subject=f"{subject}, warm-up",
+        states=tuned(source, schedule, settings.curve_steps),
+        measured=frozenset(),
+    )
+    return rates, warm
+
+
+def deltas(
+    sources: Annotated[
+        str, typer.Option(metavar="LIST", help="live, rl, adam, ladder; or none.")
+    ] = "live,adam,ladder",
+    checkpoints: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            metavar="DIR",
+            help="Successive checkpoints, one subdirectory each; a recorded trace. Repeatable.",
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option(help="smollm2, or tiny to try the benchmark.")] = "smollm2",
+    start: Annotated[
+        str, typer.Option(help="Master weights: uniform (all FP32 bits), or grid (BF16).")
+    ] = "uniform",
+    lrs: Annotated[str, typer.Option(metavar="LIST", help="Learning rates.")] = _LRS,
+    lr_steps: Annotated[int, typer.Option(min=1, help="Steps at each rate.")] = 4,
+    curve_steps: Annotated[int, typer.Option(min=2, help="Steps of the curve.")] = 24,
+    warm_lr: Annotated[float, typer.Option(min=1e-12, help="At the curve's first step.")] = 1e-5,
+    settled_lr: Annotated[float, typer.Option(min=1e-12, help="At its end.")] = 3e-6,
+    warm_steps: Annotated[int, typer.Option(min=1, help="From the one to the other.")] = 12,
+    rl_steps: Annotated[int, typer.Option(min=1, help="With source rl.")] = 6,
+    betas: Annotated[
+        str, typer.Option(metavar="LIST", help="Simulated AdamW's, as 0.9:0.999.")
+    ] = "0.9:0.95,0.9:0.999",
+    profiles: Annotated[
+        str, typer.Option(metavar="LIST", help="Magnitudes of simulated weights: normal, heavy.")
+    ] = ",".join(PROFILES),
+    adam_megabytes: Annotated[float, typer.Option(min=0.1, help="Simulated AdamW's.")] = 8.0,
+    adam_steps: Annotated[int, typer.Option(min=1, help="Simulated AdamW's.")] = 16,
+    densities: Annotated[
+        str, typer.Option(metavar="LIST", help="Changed words of simulated steps, percent.")
+    ] = _DENSITIES,
+    megabytes: Annotated[float, typer.Option(min=0.1, help="Of each of these.")] = 100.0,
+    slice_mib: Annotated[
+        int, typer.Option(min=1, metavar="MIB", help="Weights that slow rivals are measured on.")
+    ] = 8,
+    trace_dir: Annotated[
+        Path, typer.Option(file_okay=False, metavar="DIR", help="Where source rl keeps its trace.")
+    ] = Path("bench-traces"),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, metavar="DIR", help="For CSV, JSON, plots and page.")
+    ] = Path("bench-output/deltas"),
+    save: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, metavar="FILE", help="Write the result there too."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seeds weights and updates.")] = 0,
+) -> None:
+    """Count what steps change, and measure every codec on them; about ten minutes on two cores."""
+    try:
+        kernel.use_from(os.environ)
+        named = [] if sources == "none" else [Source(name) for name in sources.split(",")]
+        pairs = [_betas(text) for text in betas.split(",")]
+        trace.Recipe(model=model, start=start)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if unknown := set(profiles.split(",")) - set(PROFILES):
+        raise typer.BadParameter(f"no such profile: {sorted(unknown)[0]}", param_hint="--profiles")
+    settings = Settings(
+        sources=named, model=model, start=start, lrs=numbers(lrs, float, "--lrs"),
+        lr_steps=lr_steps, curve_steps=curve_steps, warm_lr=warm_lr, settled_lr=settled_lr,
+        warm_steps=warm_steps, rl_steps=rl_steps, betas=pairs, profiles=profiles.split(","),
+        adam_megabytes=adam_megabytes, adam_steps=adam_steps,
+        densities=[share / 100 for share in numbers(densities, float, "--densities")],
+        megabytes=megabytes, slice_mib=slice_mib, checkpoints=[str(p) for p in checkpoints or ()],
+        seed=seed,
+    )  # fmt: skip
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"[{time.monotonic() - began:5.0f} s] {what}", file=sys.stderr, flush=True)
+
+    threads = os.cpu_count() or 1
+    observer = Observer(
+        plan=Plan(
+            threads=[threads], rivals=EVERY_RIVAL, slice_bytes=slice_mib << 20, phases=False,
+            memcpy=False, enough_s=0.0,
+        ),
+        breakdown=Breakdown(rivals=EVERY_RIVAL, slice_bytes=_GROUP_SLICE, threads=threads),
+        tell=tell,
+    )  # fmt: skip
+    try:
+        figure_of("", lambda axes: None)  # before minutes of work that it would be missed after
+        submission = Submission("deltas", asdict(settings))
+        found = measure(settings, observer, trace_dir)
+        document = submission.document(asdict(found))
+        write_report(out, found, document["form"])
+    except PlotsUnavailable as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    for path in filter(None, (out / "deltas.json", save)):
+        write(path, document)
+    print(json.dumps({"seconds": document["form"]["seconds"], "out": str(out)}))
+
+
+def _betas(text: str) -> tuple[float, float]:
+    first, second = (float(part) for part in text.split(":"))
+    return first, second
+
+
+if __name__ == "__main__":
+    typer.run(deltas)
