@@ -13,8 +13,10 @@ from skerry.benchmarks import (
     bench_inspect,
     bench_log,
     bench_pause,
+    bench_readme,
     bench_relay,
     bench_road,
+    bench_scale,
 )
 
 app = typer.Typer(
@@ -29,7 +31,10 @@ app.command("log")(bench_log.log)
 app.command("inspect")(bench_inspect.inspect)
 app.command("relay")(bench_relay.relay)
 app.command("road")(bench_road.road)
+app.command("scale")(bench_scale.scale)
 app.command("pause")(bench_pause.pause)
+app.command("readme")(bench_readme.readme)
+app.command("check")(bench_readme.check)
 
 
 @app.callback()

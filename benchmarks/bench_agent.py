@@ -15,7 +15,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +22,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from skerry.benchmarks.memory import MemorySampler, status_bytes
 from skerry.benchmarks.submission import Submission
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
@@ -34,30 +34,6 @@ from skerry.publisher import Publisher, PublisherConfig, ServedTensor
 _ROWS, _COLUMNS = 4096, 8192  # of one tensor: 64 MiB
 _MIB = 2**20
 _PHASES = {f"{name}_s" for name in PHASES}
-
-
-def _status(key: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(text.split(f"{key}:")[1].split()[0])
-
-
-class _Sampler:
-    """Looks every few milliseconds at what the process holds."""
-
-    def __init__(self) -> None:
-        self.anonymous = self.resident = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.005):
-            self.anonymous = max(self.anonymous, _status("RssAnon"))
-            self.resident = max(self.resident, _status("VmRSS"))
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def publish(store: Path, nbytes: int, versions: int, density: float) -> int:
@@ -92,8 +68,8 @@ async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
         verify_on_open=False,
     )
     agent = Agent(config, BulletinReader(LocalStore(store)))
-    idle = _status("VmRSS")
-    sampler = _Sampler()
+    idle = status_bytes("VmRSS")
+    sampler = MemorySampler()
     await agent.open()
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     while await agent.step():
@@ -110,7 +86,7 @@ async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
         "cpu_s": cpu,
         "idle_mib": idle / _MIB,
         "anonymous_mib": sampler.anonymous / _MIB,
-        "resident_mib": max(sampler.resident, _status("VmHWM")) / _MIB,
+        "resident_mib": max(sampler.resident, status_bytes("VmHWM")) / _MIB,
         **{f"{name}_s": phase.seconds for name, phase in report.phases.items()},
     }
 

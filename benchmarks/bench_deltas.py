@@ -12,9 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -22,133 +20,20 @@ import typer
 
 from skerry.benchmarks import trace
 from skerry.benchmarks.cases import Plan
-from skerry.benchmarks.deltas.adam import PROFILES, AdamRecipe, simulated
-from skerry.benchmarks.deltas.directories import run_of
+from skerry.benchmarks.deltas.adam import PROFILES
 from skerry.benchmarks.deltas.groups import Breakdown
-from skerry.benchmarks.deltas.live import constant, falling, tuned
 from skerry.benchmarks.deltas.observe import Observer
 from skerry.benchmarks.deltas.report import write_report
-from skerry.benchmarks.deltas.results import Changed, Deltas, Measured
-from skerry.benchmarks.deltas.states import Run
+from skerry.benchmarks.deltas.runs import Settings, Source, measure
 from skerry.benchmarks.options import numbers
 from skerry.benchmarks.page import PlotsUnavailable, figure_of
 from skerry.benchmarks.rivals import EVERY_RIVAL
 from skerry.benchmarks.submission import Submission, write
 from skerry.codec import kernel
-from skerry.trainer.run import source_model
 
 _LRS = "1e-7,1e-6,3e-6,1e-5,1e-4"
 _DENSITIES = "0.02,0.1,0.5,1.5,3,5"
 _GROUP_SLICE = 1 << 18  # bytes of each kind and layer that slow rivals get
-
-
-class Source(StrEnum):
-    """Where steps come from, beside directories."""
-
-    LIVE = "live"
-    RL = "rl"
-    ADAM = "adam"
-    LADDER = "ladder"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What is run."""
-
-    sources: Sequence[str]
-    model: str
-    start: str
-    lrs: Sequence[float]
-    lr_steps: int
-    curve_steps: int
-    warm_lr: float
-    settled_lr: float
-    warm_steps: int
-    rl_steps: int
-    betas: Sequence[tuple[float, float]]
-    profiles: Sequence[str]
-    adam_megabytes: float
-    adam_steps: int
-    densities: Sequence[float]
-    megabytes: float
-    slice_mib: float
-    checkpoints: Sequence[str]
-    seed: int
-
-
-def measure(settings: Settings, observer: Observer, traces: Path) -> Deltas:
-    """Run everything.  Raises NotExact, and ValueError for a directory without a run."""
-    curve: list[Changed] = []
-    changes: list[Changed] = []
-    measured: list[Measured] = []
-
-    def take(found: Iterator[Changed | Measured], counted: list[Changed]) -> None:
-        for one in found:
-            if isinstance(one, Changed):
-                counted.append(one)
-            else:
-                measured.append(one)
-
-    for directory in settings.checkpoints:
-        take(observer.observe(run_of(Path(directory))), changes)
-    if Source.LADDER in settings.sources:
-        nbytes = int(settings.megabytes * 1e6)
-        take(observer.ladder(settings.densities, nbytes, settings.seed), changes)
-    if Source.ADAM in settings.sources:
-        for run in _adam_runs(settings):
-            take(observer.observe(run), changes)
-    if Source.LIVE in settings.sources:
-        rates, warm = _live_runs(settings)
-        for run in rates:
-            take(observer.observe(run), changes)
-        take(observer.observe(warm), curve)
-    if Source.RL in settings.sources:
-        recipe = trace.Recipe(
-            model=settings.model, start=settings.start, steps=settings.rl_steps, seed=settings.seed
-        )
-        take(observer.observe(run_of(trace.ensure(traces, recipe))), changes)
-    return Deltas(curve=curve, changes=changes, measured=measured)
-
-
-def _adam_runs(settings: Settings) -> Iterator[Run]:
-    for profile in PROFILES:
-        if profile not in settings.profiles:
-            continue
-        for betas in settings.betas:
-            for lr in settings.lrs:
-                recipe = AdamRecipe(
-                    megabytes=settings.adam_megabytes, profile=profile, lr=lr, betas=betas,
-                    steps=settings.adam_steps, seed=settings.seed,
-                )  # fmt: skip
-                yield Run(
-                    source="simulated AdamW",
-                    subject=f"{profile} weights, betas {betas[0]:g} {betas[1]:g}",
-                    states=simulated(recipe),
-                    measured=frozenset(),
-                )
-
-
-def _live_runs(settings: Settings) -> tuple[Iterator[Run], Run]:
-    source = source_model(settings.model, settings.start, settings.seed)
-    subject = f"{settings.model} SFT, {settings.start}"
-    last = frozenset({settings.lr_steps})
-    rates = (
-        Run(
-            source="live",
-            subject=subject,
-            states=tuned(source, constant(lr), settings.lr_steps),
-            measured=last,
-        )
-        for lr in settings.lrs
-    )
-    schedule = falling(settings.warm_lr, settings.settled_lr, settings.warm_steps)
-    warm = Run(
-        source="live",
-        subject=f"{subject}, warm-up",
-        states=tuned(source, schedule, settings.curve_steps),
-        measured=frozenset(),
-    )
-    return rates, warm
 
 
 def deltas(
@@ -169,11 +54,11 @@ def deltas(
         str, typer.Option(help="Master weights: uniform (all FP32 bits), or grid (BF16).")
     ] = "uniform",
     lrs: Annotated[str, typer.Option(metavar="LIST", help="Learning rates.")] = _LRS,
-    lr_steps: Annotated[int, typer.Option(min=1, help="Steps at each rate.")] = 4,
-    curve_steps: Annotated[int, typer.Option(min=2, help="Steps of the curve.")] = 24,
+    lr_steps: Annotated[int, typer.Option(min=1, help="Steps at each rate.")] = 3,
+    curve_steps: Annotated[int, typer.Option(min=2, help="Steps of the curve.")] = 20,
     warm_lr: Annotated[float, typer.Option(min=1e-12, help="At the curve's first step.")] = 1e-5,
     settled_lr: Annotated[float, typer.Option(min=1e-12, help="At its end.")] = 3e-6,
-    warm_steps: Annotated[int, typer.Option(min=1, help="From the one to the other.")] = 12,
+    warm_steps: Annotated[int, typer.Option(min=1, help="From the one to the other.")] = 10,
     rl_steps: Annotated[int, typer.Option(min=1, help="With source rl.")] = 6,
     betas: Annotated[
         str, typer.Option(metavar="LIST", help="Simulated AdamW's, as 0.9:0.999.")

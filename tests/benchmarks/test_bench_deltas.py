@@ -50,8 +50,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
         app,
         ["deltas", "--model", "tiny", "--lrs", "1e-4", "--lr-steps", "1", "--curve-steps", "2",
          "--densities", "3", "--megabytes", "1", "--adam-megabytes", "0.3", "--adam-steps", "1",
-         "--slice-mib", "1", "--betas", "0.9:0.999", "--profiles", "heavy", "--checkpoints", str(out / "trace"),
-         "--out", str(out), "--save", str(out / "saved.json")],
+         "--slice-mib", "1", "--betas", "0.9:0.999", "--profiles", "heavy",
+         "--checkpoints", str(out / "trace"), "--out", str(out), "--save", str(out / "saved.json")],
     )  # fmt: skip
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
