@@ -71,7 +71,7 @@ def deltas(
     densities: Annotated[
         str, typer.Option(metavar="LIST", help="Changed words of simulated steps, percent.")
     ] = _DENSITIES,
-    megabytes: Annotated[float, typer.Option(min=0.1, help="Of each of these.")] = 100.0,
+    megabytes: Annotated[float, typer.Option(min=0.1, help="Of each of these.")] = 64.0,
     slice_mib: Annotated[
         int, typer.Option(min=1, metavar="MIB", help="Weights that slow rivals are measured on.")
     ] = 8,

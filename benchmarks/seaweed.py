@@ -19,9 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from skerry.benchmarks.processes import stop_process
-
-ACCESS_KEY = "skerrytestkey"
-SECRET_KEY = "skerry-test-secret-0123456789"
+from skerry.benchmarks.s3_keys import ACCESS_KEY, SECRET_KEY
 
 _START_S = 60.0
 _STARTS = 5  # with other ports, when somebody was faster

@@ -1,7 +1,8 @@
 """Successive checkpoints in a directory: each a subdirectory with safetensors files.
 
-They are taken in the order of the last number in their names; `trace.json`, if a trace was recorded
-here, says the learning rate.  Checkpoints in FP32 are rounded to BF16 first, as for serving.
+They are taken in the order of the last number in their names, which is the step; `trace.json`, if a
+trace was recorded here, says the learning rate.  Checkpoints in FP32 are rounded to BF16 first, as
+for serving.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def run_of(root: Path) -> Run:
         source="checkpoints" if recipe is None else "trace",
         subject=root.name if recipe is None else f"{recipe['model']} GRPO, {recipe['start']}",
         states=_states(found, lr, round_them=stored == "F32"),
-        measured=frozenset({len(found) - 1}),
+        measured=frozenset({_steps(found)[-1]}),
         precisions=(Precision.BF16, Precision.FP8) if cast else (Precision.STORED,),
     )
 
@@ -51,9 +52,15 @@ def dominant(layout: Layout) -> str:
     return max(sizes, key=lambda dtype: sizes[dtype])
 
 
-def _states(paths: list[Path], lr: float | None, *, round_them: bool) -> Iterator[State]:
-    for number, path in enumerate(paths):
-        yield State(step=number, lr=lr, weights=_read(path, round_them=round_them))
+def _states(paths: Sequence[Path], lr: float | None, *, round_them: bool) -> Iterator[State]:
+    for step, path in zip(_steps(paths), paths, strict=True):
+        yield State(step=step, lr=lr, weights=_read(path, round_them=round_them))
+
+
+def _steps(paths: Sequence[Path]) -> list[int]:
+    """Return the numbers in the names, or else 0, 1 and so on."""
+    named = [_order(path)[0] for path in paths]
+    return named if len(set(named)) == len(named) and named[0] >= 0 else list(range(len(paths)))
 
 
 def _read(path: Path, *, round_them: bool) -> Weights:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import torch
+
 from skerry.benchmarks import trace
 from skerry.benchmarks.deltas.adam import PROFILES, AdamRecipe, simulated
 from skerry.benchmarks.deltas.directories import run_of
@@ -70,8 +72,11 @@ def measure(settings: Settings, observer: Observer, traces: Path) -> Deltas:
         nbytes = int(settings.megabytes * 1e6)
         take(observer.ladder(settings.densities, nbytes, settings.seed), changes)
     if Source.ADAM in settings.sources:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # its tensors are small: threads would wait for one another
         for run in _adam_runs(settings):
             take(observer.observe(run), changes)
+        torch.set_num_threads(threads)
     if Source.LIVE in settings.sources:
         rates, warm = _live_runs(settings)
         for run in rates:

@@ -19,8 +19,8 @@ _BLOCK = re.compile(
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Return a table; the last line ends with a newline."""
-    lines = [head, ["---"] * len(head), *body]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- |", "|---|")
+    top, *rest = (f"| {' | '.join(line)} |\n" for line in [head, *body])
+    return f"{top}|{'---|' * len(head)}\n{''.join(rest)}"
 
 
 def names(text: str) -> list[str]:

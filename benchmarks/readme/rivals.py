@@ -17,6 +17,7 @@ Found = Mapping[str, Any]
 
 _OURS = f"Skerry, {Level.DEFAULT}"
 _SHOWN = (0.0002, 0.005, 0.05)  # densities
+_LR = 1e-6  # of real weights
 _TIMED = ("BF16", 0.005)  # precision and density of the case that speeds are taken from
 
 _COPIES = "it copies positions and values and codes nothing"
@@ -66,12 +67,15 @@ class Against:
         for case, ratio in self.bytes_by_case.items():
             if ratio < 1:
                 raise NoReason(f"{self.codec} needs fewer bytes at {case}: {ratio:.2f}")
+        whats: dict[str, list[str]] = {}
         for what, ratio in self.speeds.items():
             if ratio < 1:
                 reason = _REASONS[what].get(self.codec)
                 if reason is None:
                     raise NoReason(f"{self.codec} is faster at {what}: {ratio:.2f}")
-                yield f"{what}: {reason}"
+                whats.setdefault(reason, []).append(what)
+        for reason, some in whats.items():
+            yield f"{' and '.join(some)}: {reason}"
 
 
 def rivals(found: Found) -> str:
@@ -124,8 +128,8 @@ def _chosen(found: Found) -> Iterator[tuple[str, Found]]:
         place = measured["place"]
         if any(math.isclose(place["density"] or 0.0, share) for share in _SHOWN):
             yield f"{place['precision']} {100 * place['density']:g} %", measured
-        elif place["source"] == "live" and place["lr"] == 1e-6:
-            yield f"live {place['precision']}", measured
+        elif place["source"] in ("live", "trace") and place["lr"] == _LR:
+            yield f"{place['source']} {place['precision']}", measured
 
 
 def _timed(found: Found) -> Found:
