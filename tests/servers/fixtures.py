@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.benchmarks.s3_keys import ACCESS_KEY, SECRET_KEY
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.benchmarks.seaweed import Seaweed, weed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skerry.benchmarks.s3_keys import ACCESS_KEY, SECRET_KEY
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.benchmarks.seaweed import Seaweed
 from skerry.bulletin.errors import InvalidKey, StoreDenied, StoreError, StoreUnavailable
 from skerry.bulletin.store import ObjectStore
