@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.benchmarks.road.link import FAR, Link, LinkSpec, link
 from skerry.benchmarks.road.messages import Child, child
-from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.island_agent import AgentConfig
 
 PATCH, XOR, FULL = "patch", "XOR + zstd-1 file", "full checkpoint"
