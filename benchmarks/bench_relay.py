@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvicorn
@@ -27,12 +27,11 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from skerry.benchmarks.agent_process import AgentProcess
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.errors import InvalidKey
 from skerry.bulletin.keys import check_key
 from skerry.bulletin.stores.local import LocalStore
-from skerry.codec import kernel
 from skerry.publisher import Publisher, PublisherConfig
 
 _AT_ONCE = 8  # agents that start together
@@ -174,11 +173,12 @@ def relay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Put many agents behind one relay, and count what crosses the WAN."""
+    settings = {"agents": agents, "megabytes": megabytes, "versions": versions}
+    submission = Submission("relay", settings)
     with tempfile.TemporaryDirectory(prefix="skerry-relay-") as name:
         found = measure(agents, megabytes, versions, Path(name))
     if as_json:
-        here: dict[str, Any] = {"machine": machine(kernel.current().name), **asdict(found)}
-        print(json.dumps(here))
+        print(json.dumps(submission.document(asdict(found))))
         return
     print(
         f"{found.agents} agents behind one relay, {found.weights_bytes / 1e6:.0f} MB of weights, a "

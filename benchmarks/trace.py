@@ -34,7 +34,7 @@ from skerry.trainer.run import MODELS, source_model
 STARTS = ("grid", "uniform")
 MAX_BYTES = 8 << 30  # of one trace on disk
 _KEPT_FREE = 1 << 30
-_RECORD = "trace.json"
+RECORD = "trace.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def ensure(directory: Path, recipe: Recipe) -> Path:
 def holds(path: Path, recipe: Recipe) -> bool:
     """Say whether a whole trace of this recipe is there."""
     try:
-        return bool(json.loads((path / _RECORD).read_text())["recipe"] == asdict(recipe))
+        return bool(json.loads((path / RECORD).read_text())["recipe"] == asdict(recipe))
     except FileNotFoundError:
         return False
 
@@ -123,7 +123,7 @@ async def record(path: Path, recipe: Recipe) -> None:
     finally:
         await gate.engine.close()
     done = {"recipe": asdict(recipe), "steps": [to_json(step) for step in metrics]}
-    (path / _RECORD).write_text(json.dumps(done, indent=1) + "\n")
+    (path / RECORD).write_text(json.dumps(done, indent=1) + "\n")
 
 
 def _tell(step: StepMetrics) -> None:
