@@ -13,6 +13,7 @@ from skerry.benchmarks import (
     bench_inspect,
     bench_log,
     bench_pause,
+    bench_payload,
     bench_publish,
     bench_readme,
     bench_relay,
@@ -39,6 +40,7 @@ app.command("pause")(bench_pause.pause)
 app.command("publish")(bench_publish.publish)
 app.command("readme")(bench_readme.readme)
 app.command("check")(bench_readme.check)
+app.command("payload")(bench_payload.payload)
 
 
 @app.callback()

@@ -50,10 +50,13 @@ def gate(
     settings = {"requests": requests, "tokens": tokens, "at_once": at_once, "rounds": rounds}
     submission = Submission("gate", settings)
     best: dict[str, Measured] = {}
-    with server("bare") as bare, server("gate") as gated:
+    module = "skerry.benchmarks.gate_server"
+    with serving(module, "bare") as bare, serving(module, "gate") as gated:
         for _ in range(rounds):
             for name, url in (("bare", bare), ("gate", gated)):
-                found = asyncio.run(_measure(name, url, requests, tokens, at_once))
+                found = asyncio.run(
+                    _measure(name, url + "/v1/completions", requests, tokens, at_once)
+                )
                 best[name] = _better(best.get(name), found)
     for found in best.values():
         print(
@@ -68,11 +71,12 @@ def gate(
 
 
 @contextmanager
-def server(kind: str) -> Iterator[str]:
+def serving(module: str, *arguments: str) -> Iterator[str]:
+    """Run a module that serves at the port it is given last, and yield where that is."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
-    command = [sys.executable, "-m", "skerry.benchmarks.gate_server", kind, str(port)]
+    command = [sys.executable, "-m", module, *arguments, str(port)]
     process = subprocess.Popen(command)
     try:
         deadline = time.monotonic() + _START_LIMIT_S
@@ -84,7 +88,7 @@ def server(kind: str) -> Iterator[str]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/v1/completions"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
@@ -99,7 +103,7 @@ async def _measure(name: str, url: str, requests: int, tokens: int, at_once: int
 
         async def ask() -> float:
             began = time.perf_counter()
-            async with session.post(url, json=body) as answer:
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
                 await answer.read()
                 answer.raise_for_status()
             return time.perf_counter() - began

@@ -12,11 +12,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from skerry.inference.accepted import Constraint
 from skerry.inference.attribution import Span
-from skerry.inference.constraint import MAX_VERSION
 from skerry.inference.errors import (
     AnswerInvalid,
     EngineUnavailable,
@@ -27,9 +25,9 @@ from skerry.inference.errors import (
     WeightVersionGone,
     WeightVersionNotReady,
 )
+from skerry.inference.untrusted import as_integer, as_list, as_object, read_spans, version_from
 
 FINISH_REASONS = ("stop", "length", "abort")
-_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 MAX_NATS = 1e30  # finite, with room for masked logits
 ROUNDING_NATS = 1e-3  # a sum of float32 probabilities may exceed 1
 _MAX_TOKEN = 2**31 - 1
@@ -94,7 +92,7 @@ class Completion:
 def read_completion(data: bytes, constraint: Constraint, *, n: int, max_tokens: int) -> Completion:
     """Read a whole answer.  Raises AnswerInvalid."""
     choices = []
-    for index, value in enumerate(_choices(_object("answer", _json(data)), n)):
+    for index, value in enumerate(_choices(as_object("answer", _json(data)), n)):
         piece = _piece(value, index, max_tokens)
         choices.append(_choice(piece, value, constraint))
     return Completion(tuple(choices))
@@ -107,7 +105,7 @@ def read_piece(
 
     Raises AnswerInvalid.
     """
-    (value,) = _choices(_object("event", _json(data)), 1)
+    (value,) = _choices(as_object("event", _json(data)), 1)
     piece = _piece(value, 0, max_tokens - sum(len(p.tokens) for p in before))
     if "weight_versions" not in value:
         return piece
@@ -123,7 +121,7 @@ def read_piece(
 def read_refusal(status: int, retry_after: str | None, data: bytes) -> RolloutError:
     """Return the error that an answer stands for; what it says is shown, not believed."""
     try:
-        error = _object("error", _object("answer", _json(data)).get("error"))
+        error = as_object("error", as_object("answer", _json(data)).get("error"))
     except AnswerInvalid:
         error = {}
     message = f"{status}: {error.get('message', 'no message')!s:.500}"
@@ -165,53 +163,40 @@ def _choice(piece: Piece, value: Mapping[str, object], constraint: Constraint) -
 
 
 def _spans(value: object, tokens: int, constraint: Constraint) -> tuple[Span, ...]:
-    if not isinstance(value, list) or len(value) > tokens:
-        raise AnswerInvalid(f"weight_versions: expected at most {tokens} spans")
-    spans = tuple(_span(_object("span", item), tokens) for item in value)
-    ends = [0, *(span.end for span in spans)]
-    if [span.start for span in spans] != ends[:-1] or ends[-1] != tokens:
+    spans = read_spans(value, tokens)
+    if (spans[-1].end if spans else 0) != tokens:
         raise AnswerInvalid(
             f"weight_versions: expected spans over 0..{tokens}, found {value!r:.120}"
         )
-    if any(a >= b for a, b in pairwise(ends)):
-        raise AnswerInvalid(f"weight_versions: expected no empty span, found {value!r:.120}")
     for span in spans:
         if not constraint.may_contain(span.version):
             raise AnswerInvalid(f"weight_versions: expected {constraint}, found {span.version}")
     return spans
 
 
-def _span(value: Mapping[str, object], tokens: int) -> Span:
-    return Span(
-        version=version_from(value.get("version")),
-        start=_integer("span start", value.get("start"), tokens),
-        end=_integer("span end", value.get("end"), tokens),
-    )
-
-
 def _piece(value: Mapping[str, object], index: int, max_tokens: int) -> Piece:
     if value.get("index") != index:
         raise AnswerInvalid(f"choice: expected index {index}, found {value.get('index')!r:.40}")
-    tokens = _list("token_ids", value.get("token_ids"), max_tokens)
-    logprobs = _object("logprobs", value.get("logprobs"))
-    values = _list("token_logprobs", logprobs.get("token_logprobs"), len(tokens))
+    tokens = as_list("token_ids", value.get("token_ids"), max_tokens)
+    logprobs = as_object("logprobs", value.get("logprobs"))
+    values = as_list("token_logprobs", logprobs.get("token_logprobs"), len(tokens))
     if len(values) != len(tokens):
         raise AnswerInvalid(f"token_logprobs: expected {len(tokens)} numbers, found {len(values)}")
     text = value.get("text")
     if not isinstance(text, str):
         raise AnswerInvalid(f"text: expected text, found {text!r:.40}")
     return Piece(
-        tokens=tuple(_integer("token id", token, _MAX_TOKEN) for token in tokens),
+        tokens=tuple(as_integer("token id", token, _MAX_TOKEN) for token in tokens),
         text=text,
         logprobs=tuple(map(_logprob, values)),
     )
 
 
 def _choices(value: Mapping[str, object], n: int) -> list[Mapping[str, object]]:
-    choices = _list("choices", value.get("choices"), n)
+    choices = as_list("choices", value.get("choices"), n)
     if len(choices) != n:
         raise AnswerInvalid(f"choices: expected {n}, found {len(choices)}")
-    return [_object("choice", choice) for choice in choices]
+    return [as_object("choice", choice) for choice in choices]
 
 
 def _json(data: bytes) -> object:
@@ -219,31 +204,6 @@ def _json(data: bytes) -> object:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise AnswerInvalid(f"answer: expected JSON, found {data[:80]!r}: {error}") from None
-
-
-def _object(what: str, value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise AnswerInvalid(f"{what}: expected an object, found {value!r:.40}")
-    return value
-
-
-def _list(what: str, value: object, limit: int) -> list[object]:
-    if not isinstance(value, list) or len(value) > limit:
-        raise AnswerInvalid(f"{what}: expected a list of at most {limit}")
-    return value
-
-
-def _integer(what: str, value: object, limit: int) -> int:
-    if type(value) is not int or not 0 <= value <= limit:
-        raise AnswerInvalid(f"{what}: expected an integer in 0..{limit}, found {value!r:.40}")
-    return value
-
-
-def version_from(value: object) -> int:
-    """Read a version as answers write it.  Raises AnswerInvalid."""
-    if not isinstance(value, str) or not _VERSION.fullmatch(value) or int(value) > MAX_VERSION:
-        raise AnswerInvalid(f"version: expected a decimal number as text, found {value!r:.40}")
-    return int(value)
 
 
 def _logprob(value: object) -> float:

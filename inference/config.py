@@ -39,7 +39,8 @@ class ServerConfig:
     """What the server accepts.  Every limit is an error beyond it, never a silent cut.
 
     `max_passed_body_bytes` bounds requests to routes of the engine's own API, `max_held_bytes` what
-    is held of an answer for a client that reads slowly; it then delays the engine.
+    is held of an answer for a client that reads slowly; it then delays the engine, and a swap: an
+    answer of which nothing is read for `stall_s` is broken off.
     """
 
     model: str = "policy"
@@ -52,6 +53,7 @@ class ServerConfig:
     retry_after_s: int = 1
     max_passed_body_bytes: int = 32 << 20
     max_held_bytes: int = 16 << 20
+    stall_s: float = 60.0
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "a model name", self.model)
@@ -70,6 +72,7 @@ class ServerConfig:
             self.default_wait_s,
         )
         _require(self.retry_after_s >= 0, "retry_after_s of at least 0", self.retry_after_s)
+        _require(self.stall_s > 0, "stall_s above 0", self.stall_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

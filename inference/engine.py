@@ -152,6 +152,15 @@ class MirrorReader(Engine, Protocol):
         ...
 
 
+class DrainingEngine(Engine, Protocol):
+    """An engine whose `pause` may wait for its running requests, and takes as long as they do."""
+
+    @property
+    def pause_drains(self) -> bool:
+        """Whether it does so; its caller ends the requests when it has waited long enough."""
+        ...
+
+
 class PartialEngine(Engine, Protocol):
     """An engine that reads a part of each version: one rank of several, on a host of its own.
 
@@ -196,7 +205,9 @@ class PassingEngine(Engine, Protocol):
     def ask(self, request: PassedRequest) -> AbstractAsyncContextManager[PassedAnswer]:
         """Send the request, with prefix caches kept to its version; leaving cancels it.
 
-        Raises RequestUnsupported for what could bring in keys and values of another version, and
-        EngineError if the engine is not there, or cannot prove that it serves the version.
+        An answer with status 200 says which version made its tokens, as `opaque.told` writes it: an
+        object in front, a stream in the last event before its end.  Raises RequestUnsupported for
+        what could bring in keys and values of another version, and EngineError if the engine is not
+        there, or cannot prove that it serves the version.
         """
         ...

@@ -97,12 +97,14 @@ class AdmissionGate:
         """State what an engine serves; None is nothing, for an engine that is not healthy.
 
         Running requests that do not accept `version` are revoked; with None they go on, unless
-        `revoke` says that its weights are known to be wrong.  Raises ValueError for a version while
-        a swap is under way, which will state it.
+        `revoke` says that its weights are known to be wrong.  None during a swap holds for what it
+        ends at as well; for a version, which the swap will state, ValueError is raised.
         """
         slot = self._slots[name]
         if slot.swapping.locked() and version is not None:
             raise ValueError(f"engine {name} is being swapped, cannot be said to serve {version}")
+        if version is None:
+            slot.withdrawn = error or "it is said to serve nothing"
         slot.error = error
         slot.label(version)
         if version is not None:
@@ -194,8 +196,9 @@ class AdmissionGate:
     ) -> Ticket:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
+        held_s = self._config.held_s
         if self._waiting >= self._config.max_waiting:
-            wait_s = 0.0  # the answer says when to come back
+            wait_s = held_s = 0.0  # the answer says when to come back
         self._waiting += 1
         told = False
         try:
@@ -211,7 +214,7 @@ class AdmissionGate:
                     return self._issue(decision, kept, loop.time() - arrived)
                 limit_s = wait_s
                 if any(e.takes(accepted) for e in views.values()):  # only a swap is in its way
-                    limit_s = max(wait_s, self._config.held_s)
+                    limit_s = max(wait_s, held_s)
                 left_s = arrived + limit_s - loop.time()
                 if isinstance(decision, Gone):
                     raise self._refusal(WeightVersionGone, f"no version of {accepted} will come")

@@ -7,6 +7,7 @@ ignore it would be to answer another question.
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -87,6 +88,7 @@ def parse_json(data: bytes) -> object:
             data.decode("utf-8"),
             object_pairs_hook=_unique,
             parse_int=_integer,
+            parse_float=_real,
             parse_constant=_refuse,
         )
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -107,6 +109,13 @@ def _integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
         raise RequestInvalid(f"an integer of {len(digits)} digits, at most {_MAX_DIGITS}")
     return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise RequestInvalid(f"{digits:.40} is too large a number")
+    return value
 
 
 def _refuse(constant: str) -> object:

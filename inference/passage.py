@@ -1,7 +1,8 @@
 """One request on its way through the gate to a route of the engine's own API, and back.
 
 A task holds the ticket while the engine answers, apart from whoever reads the answer.  What piles
-up for a slow reader is bounded; beyond that the engine waits for it, and so does a swap.
+up for a slow reader is bounded; beyond that the engine waits for it, and so does a swap, but not
+for one that reads nothing any more.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from skerry.inference.errors import (
     RequestInvalid,
     RequestRevoked,
     RolloutError,
+    Unreachable,
     WeightVersionNotReady,
 )
 from skerry.inference.gate import AdmissionGate
@@ -60,6 +62,7 @@ class Passage:
         self._changes = Changes()
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
+        self._taken = 0  # pieces that were read
         self._task: asyncio.Task[None] | None = None
         self.version = -1
         self.status = 0
@@ -84,6 +87,7 @@ class Passage:
             if self._held:
                 piece = self._held.popleft()
                 self._held_bytes -= len(piece)
+                self._taken += 1
                 self._changes.wake()
                 yield piece
             elif self._task.done():
@@ -129,10 +133,20 @@ class Passage:
 
     async def _hold(self, piece: bytes) -> None:
         while self._held_bytes >= self._config.max_held_bytes:
-            await self._changes.wait(None)
+            await self._read_on()
         self._held.append(piece)
         self._held_bytes += len(piece)
         self._changes.wake()
+
+    async def _read_on(self) -> None:
+        """Return when something was read.  Raises Unreachable for a client that stalls."""
+        taken, limit_s = self._taken, self._config.stall_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._taken == taken:
+                    await self._changes.wait(None)
+        except TimeoutError:
+            raise Unreachable(f"the client has read nothing for {limit_s:g} s") from None
 
     def _unserved(
         self, kind: type[WeightVersionNotReady | EngineUnavailable], why: object

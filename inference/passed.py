@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skerry.inference.accepted import Constraint
-from skerry.inference.completion import version_from
+from skerry.inference.attribution import Span
 from skerry.inference.errors import AnswerInvalid
+from skerry.inference.untrusted import read_spans, version_from
+
+_MAX_CHOICES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,22 @@ class PassedCompletion:
             return json.loads(self.data)
         except (ValueError, RecursionError) as error:
             raise AnswerInvalid(f"answer: expected JSON: {error}") from None
+
+    def spans(self) -> tuple[tuple[Span, ...], ...]:
+        """Read the spans of each choice.  Raises AnswerInvalid, also for another version."""
+        said = self.json()
+        if not isinstance(said, dict):
+            raise AnswerInvalid(f"answer: expected an object, found {said!r:.40}")
+        choices = said.get("choice_weight_versions")
+        if choices is None:
+            choices = [said.get("weight_versions")]
+        if not isinstance(choices, list) or len(choices) > _MAX_CHOICES:
+            raise AnswerInvalid(f"choice_weight_versions: expected lists, found {choices!r:.40}")
+        found = tuple(read_spans(value) for value in choices)
+        for span in (span for spans in found for span in spans):
+            if span.version != self.version:
+                raise AnswerInvalid(f"span: expected version {self.version}, found {span.version}")
+        return found
 
 
 def read_passed_completion(

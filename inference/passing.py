@@ -1,12 +1,13 @@
 """The HTTP face of routes that are passed on to engines: admitted like all others, read by nobody.
 
 Law: an answer with status 200 was made by the one version that its headers name, all of it; one
-that does not come whole is not ended as if it had.
+that does not come whole is not ended as if it had.  What it says itself of its versions the engine
+has put there, which counts the tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 from fastapi import FastAPI, Request, Response
@@ -22,7 +23,7 @@ from skerry.inference.constraint import (
 from skerry.inference.engine import Engine, PassingEngine
 from skerry.inference.gate import AdmissionGate
 from skerry.inference.metrics import Metrics, RequestOutcome
-from skerry.inference.opaque import HEADERS, Front, read_passed
+from skerry.inference.opaque import HEADERS, read_passed
 from skerry.inference.passage import Passage
 from skerry.inference.transport import EventStream, left_before, read_body
 
@@ -66,8 +67,9 @@ class Passing:
                 if await left_before(request, passage.begun()):
                     self._metrics.ended("disconnected")
                     return Response(status_code=499)
+                answer = self._answer(passage)
                 handed_over = True
-                return self._answer(passage)
+                return answer
             # The boundary of one request: its failure must not be that of the others.
             except Exception as error:
                 return self._refuse(error)
@@ -109,20 +111,10 @@ class Passing:
             outcome: RequestOutcome = "completed" if good else "invalid"
             self._metrics.ended(outcome if whole else "disconnected")
 
-        bounded = good and passage.content_type.partition(";")[0].strip() == "application/json"
         return EventStream(
-            _with_bounds(passage) if bounded else passage.pieces(),
+            passage.pieces(),
             headers={START_HEADER: version, END_HEADER: version} if good else {},
             on_end=ended,
             status=passage.status,
             content_type=passage.content_type,
         )
-
-
-async def _with_bounds(passage: Passage) -> AsyncIterator[bytes]:
-    front = Front(passage.version)
-    async for piece in passage.pieces():
-        if ready := front.push(piece):
-            yield ready
-    if rest := front.rest():
-        yield rest

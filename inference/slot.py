@@ -61,7 +61,10 @@ class Ticket:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Slot:
-    """What the gate knows of one engine, or of one group that must be one version."""
+    """What the gate knows of one engine, or of one group that must be one version.
+
+    `withdrawn` says why the agent took its version away; a swap then ends with none, too.
+    """
 
     name: str
     engine: Engine
@@ -69,6 +72,7 @@ class Slot:
     version: int | None = None
     target: int | None = None
     error: str | None = None
+    withdrawn: str | None = None
     tickets: set[Ticket] = field(default_factory=set)
     swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -53,20 +53,22 @@ class Swap:
     clock: Callable[[], float]
     on_end: Callable[[SwapReport], None]
     outcome: Outcome = "failed"
+    revoked: int = 0
 
     async def run(self) -> SwapReport:
         """Carry it out.  Raises what `install` raises, and StillPaused."""
         slot, base, began = self.slot, self.slot.version, self.clock()
+        slot.withdrawn = None
         if self.whole:
             slot.error = f"version {self.version} is being loaded"
             slot.label(None)  # loading ends running requests, so none may start
-        revoked = await slot.drain(None if self.whole else self.version, self.drain_s)
+        self.revoked = await slot.drain(None if self.whole else self.version, self.drain_s)
         drained = self.clock()
         try:
             await self._install()
         finally:
             try:
-                revoked += self._settle()
+                self._settle()
                 await self._resume()
             finally:
                 report = SwapReport(
@@ -76,7 +78,7 @@ class Swap:
                     outcome=self.outcome,
                     drain_s=drained - began,
                     pause_s=self.clock() - drained,
-                    revoked=revoked,
+                    revoked=self.revoked,
                 )
                 logger.info("engine %s: swap ended: %s", slot.name, report)
                 self.on_end(report)
@@ -88,11 +90,11 @@ class Swap:
         try:
             slot.error = f"the swap to {self.version} was cut off"
             if not self.whole:
-                # Loading needs an engine that can end its requests.
-                async with asyncio.timeout(self.config.pause_limit_s):
-                    await slot.engine.pause()
+                await self._pause()  # loading needs an engine that can end its requests
             self.outcome = "broken"  # until `install` itself says better
             await self.install()
+            if slot.withdrawn is not None:  # the agent took it out meanwhile, or what it came from
+                raise EngineBroken(slot.withdrawn)
         except InstallFailed as error:
             self.outcome, slot.error = "failed", str(error)
             raise
@@ -104,14 +106,29 @@ class Swap:
             raise
         self.outcome, slot.error = "installed", None
 
-    def _settle(self) -> int:
-        """Make the label true, before the engine runs again; return how many were revoked."""
+    async def _pause(self) -> None:
+        """Pause; an engine that waits for its requests first may take until `drain_s`, and then has
+        none."""
+        slot = self.slot
+        pausing = asyncio.ensure_future(slot.engine.pause())
+        try:
+            if getattr(slot.engine, "pause_drains", False):
+                await asyncio.wait([pausing], timeout=self.drain_s)
+                if not pausing.done():
+                    self.revoked += slot.revoke(None, f"not drained within {self.drain_s:g} s")
+            async with asyncio.timeout(self.config.pause_limit_s):
+                await pausing
+        finally:
+            pausing.cancel()
+
+    def _settle(self) -> None:
+        """Make the label true, before the engine runs again."""
         if self.outcome == "installed":
             self.slot.label(self.version)
         elif self.outcome == "broken":
             self.slot.label(None)
-            return self.slot.revoke(None, f"weights are unknown: {self.slot.error}")
-        return 0
+            why = f"weights are unknown: {self.slot.error}"
+            self.revoked += self.slot.revoke(None, why)
 
     async def _resume(self) -> None:
         """Resume, also while being cancelled: a paused engine would hang everybody."""

@@ -276,7 +276,7 @@ class Fleet:
         found = await self.engines[name].weights_digest()
         if found != expected:
             problem = f"engine {name} serves weights {found}, expected {expected}"
-            self.gate.set_served(name, None, error=problem)
+            self.gate.set_served(name, None, error=problem, revoke=True)
             raise EngineBroken(problem)
 
     async def _guard(self, name: str, doing: str, work: Callable[[], Awaitable[T]]) -> T | None:

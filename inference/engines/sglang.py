@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from tokenizers import Tokenizer
@@ -29,6 +28,7 @@ from skerry.inference.engine import (
     RequestUnsupported,
     WeightUpdate,
 )
+from skerry.inference.engines.sglang_http import SglangServer, parse_object, read
 from skerry.inference.engines.sglang_wire import UNKNOWN, Answer, generate_body, version_of
 from skerry.inference.engines.tokens import read_tokenizer
 from skerry.inference.engines.vllm_config import PausePolicy, SglangConfig
@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 _MODES: Mapping[PausePolicy, str] = {
     "keep": "in_place", "recompute": "retract", "drain": "in_place", "abort": "abort"
 }  # fmt: skip
-_MAX_ANSWER_BYTES = 16 << 20
-_MAX_EVENT_BYTES = 64 << 20  # each event repeats the whole answer
 _REFUSED_MODES = {"stream_output": False, "incremental_streaming_output": False, "dp_size": 1,
                   "disaggregation_mode": "null"}  # fmt: skip
 
@@ -58,13 +56,12 @@ class SglangEngine:
     reads_mirror = True
 
     def __init__(self, config: SglangConfig) -> None:
-        self._url = config.url.rstrip("/")
+        self._server = SglangServer(config.url, self._watch)
         self._policy = config.policy
         self._state_s = config.state_s
         self._looking: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._namespace = f"{config.namespace}/{secrets.token_hex(4)}"
-        self._session: aiohttp.ClientSession | None = None
         self._directory: Path | None = None
         self._tokenizer: Tokenizer | None = None
         self._vocabulary = self._context = 0
@@ -74,17 +71,24 @@ class SglangEngine:
         self._staged: tuple[int, int, Digest] | None = None
         self._paused = False
         self._running: set[_Running] = set()
+        self._closed = False  # whoever comes waits until it is resumed
         self._changes = Changes()
 
     @property
     def version(self) -> int | None:
         return self._version
 
+    @property
+    def pause_drains(self) -> bool:
+        """See `skerry.inference.engine.DrainingEngine`."""
+        return self._policy == "drain"
+
     async def load(self, directory: Path, version: int) -> None:
         self._staged = self._version = None
         try:
             await self._learn(directory)
-            await self._call("pause_generation", {"mode": "abort"})
+            self._close(ending=True)
+            await self._server.call("pause_generation", {"mode": "abort"})
             await self._replace(directory, version, flush=True)
             self._directory = directory
         except (EngineError, OSError, ValueError) as error:
@@ -101,10 +105,10 @@ class SglangEngine:
         self._staged = update.base, update.version, update.digest
 
     async def pause(self) -> None:
-        if self._policy == "drain":
-            while self._running:
-                await self._changes.wait(None)
-        await self._call("pause_generation", {"mode": _MODES[self._policy]})
+        self._close(ending=self._policy == "abort")
+        while self._policy == "drain" and self._running:
+            await self._changes.wait(None)
+        await self._server.call("pause_generation", {"mode": _MODES[self._policy]})
         self._paused = True
 
     async def install(self, update: WeightUpdate) -> None:
@@ -120,8 +124,9 @@ class SglangEngine:
             raise EngineBroken(f"version {update.version}: {error}") from error
 
     async def resume(self) -> None:
-        await self._call("continue_generation", {})
-        self._paused = False
+        await self._server.call("continue_generation", {})
+        self._paused = self._closed = False
+        self._changes.wake()
 
     async def weights_digest(self) -> Digest:
         """Raises EngineError: SGLang gives out no bits by the names of the checkpoint."""
@@ -137,6 +142,8 @@ class SglangEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
         self._check(request)
         while True:
+            while self._closed:
+                await self._changes.wait(None)
             running = _Running(self._installs)
             self._running.add(running)
             try:
@@ -156,9 +163,7 @@ class SglangEngine:
             self._looking.cancel()
             await asyncio.wait({self._looking})
             self._looking = None
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._server.close()
 
     async def _ask(
         self, request: GenerationRequest, running: _Running
@@ -170,11 +175,9 @@ class SglangEngine:
         key = f"skerry/{self._namespace}/{self._installs}/{began}"
         answer = Answer()
         try:
-            async with self._open().post(
-                f"{self._url}/generate", json=generate_body(request, key)
-            ) as response:
+            async with self._server.generate(generate_body(request, key)) as response:
                 if response.status == 400:
-                    raise RequestUnsupported(f"SGLang: {(await _read(response))[:500]!r}")
+                    raise RequestUnsupported(f"SGLang: {(await read(response))[:500]!r}")
                 if response.status != 200:
                     raise EngineError(f"generate: HTTP {response.status}")
                 async for line in response.content:
@@ -183,7 +186,7 @@ class SglangEngine:
                     if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                         continue
                     whole = began if running.installs == self._installs else None
-                    for token in answer.push(_object(line[5:]), whole):
+                    for token in answer.push(parse_object(line[5:]), whole):
                         yield token
                     if answer.ended:
                         return
@@ -191,27 +194,39 @@ class SglangEngine:
             if not running.outdated:
                 raise EngineError(f"the engine's answer broke off: {error!r}") from error
 
+    def _close(self, *, ending: bool) -> None:
+        """Let nobody in: draining would never end, and a load is a time without any version.
+
+        `ending` sends again, later, who has no token yet: the server ends them all.
+        """
+        self._closed = True
+        if ending:
+            self._outdate()
+
+    def _outdate(self) -> None:
+        for running in self._running:
+            running.outdated = not running.made
+
     async def _replace(self, directory: Path, version: int, *, flush: bool) -> None:
         """Load a directory under a new label; weights that fail to load keep none."""
         async with self._changing:
             unnamed = {"new_version": UNKNOWN, "abort_all_requests": False}
-            await self._call("update_weight_version", unnamed)
+            await self._server.call("update_weight_version", unnamed)
             body = {
                 "model_path": str(directory.absolute()),
                 "weight_version": str(version),
                 "abort_all_requests": False,
                 "flush_cache": flush,
             }
-            answer = await self._call("update_weights_from_disk", body)
+            answer = await self._server.call("update_weights_from_disk", body)
             if answer.get("success") is not True:
                 raise EngineError(f"update_weights_from_disk: {answer.get('message')!r:.500}")
-            told = version_of((await self._call("model_info")).get("weight_version"))
+            told = version_of((await self._server.call("model_info")).get("weight_version"))
             if told != version:
                 raise EngineError(f"model_info: expected version {version}, found {told}")
             self._version = version
             self._installs += 1
-            for running in self._running:
-                running.outdated = not running.made
+            self._outdate()
 
     async def _look(self) -> None:
         """Notice when the server is another process than it was: its label is another, too."""
@@ -219,7 +234,7 @@ class SglangEngine:
             await asyncio.sleep(self._state_s)
             async with self._changing:
                 try:
-                    told = version_of((await self._call("model_info")).get("weight_version"))
+                    told = version_of((await self._server.call("model_info")).get("weight_version"))
                 except EngineError:
                     told = None
                 if told != self._version:
@@ -230,7 +245,7 @@ class SglangEngine:
         self._tokenizer = await asyncio.to_thread(read_tokenizer, directory)
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         self._vocabulary = int(config["vocab_size"])
-        server = await self._call("server_info")
+        server = await self._server.call("server_info")
         for name, value in _REFUSED_MODES.items():
             if server.get(name, value) != value:
                 raise EngineError(f"SGLang was started with {name}={server[name]!r:.40}")
@@ -249,51 +264,10 @@ class SglangEngine:
         if request.seed is not None and request.temperature > 0 and not self._deterministic:
             raise RequestUnsupported("seed: SGLang runs without --enable-deterministic-inference")
 
-    async def _call(self, name: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
-        """Make one control call; without a body it asks.  Raises EngineError."""
-        method = "GET" if body is None else "POST"
-        try:
-            async with self._open().request(method, f"{self._url}/{name}", json=body) as response:
-                data = await _read(response)
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{name}: {error!r}") from error
-        if response.status != 200:
-            raise EngineError(f"{name}: HTTP {response.status}: {data[:500]!r}")
-        try:
-            return _object(data)
-        except ValueError:
-            return {}  # some answers are plain text
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None, connect=10.0),
-                connector=aiohttp.TCPConnector(limit=0),
-                read_bufsize=_MAX_EVENT_BYTES,
-            )
-            self._looking = asyncio.create_task(self._look())
-        return self._session
+    def _watch(self) -> None:
+        self._looking = asyncio.create_task(self._look())
 
     def _tokens(self) -> Tokenizer:
         if self._tokenizer is None:
             raise EngineError("no version with a tokenizer is loaded")
         return self._tokenizer
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > _MAX_ANSWER_BYTES:
-            raise EngineError(f"an answer of more than {_MAX_ANSWER_BYTES} bytes")
-    return bytes(data)
-
-
-def _object(data: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(data)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object, found {data[:80]!r}")
-    return value

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
 
 from skerry.inference.engine import EngineError, PassedAnswer, RequestUnsupported
 
-MAX_SALT_CHARS = 1024  # vLLM's limit
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20  # each costs turns of two event loops, however small it is
 _MAX_REFUSAL_BYTES = 1 << 20
 
 
@@ -67,26 +66,22 @@ class Upstream:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None, connect=10.0),
                 connector=aiohttp.TCPConnector(limit=0),
+                read_bufsize=_PIECE_BYTES,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
 
-def salted(body: Mapping[str, object], salt: str) -> Mapping[str, object]:
-    """Return `body` with `salt` before its own `cache_salt`, if it has one.
+def salted(body: Mapping[str, object], salt: Callable[[str | None], str]) -> Mapping[str, object]:
+    """Return `body` with the salt that its own `cache_salt` makes, if it has one.
 
-    Raises RequestUnsupported for one that is no text, or too long with it.
+    Raises RequestUnsupported for one that is no text.
     """
     own = body.get("cache_salt")
     if own is not None and (not isinstance(own, str) or not own):
         raise RequestUnsupported(f"cache_salt: expected text, found {own!r:.80}")
-    whole = salt if own is None else f"{salt}/{own}"
-    if len(whole) > MAX_SALT_CHARS:
-        raise RequestUnsupported(
-            f"cache_salt: expected at most {MAX_SALT_CHARS - len(salt) - 1} characters"
-        )
-    return {**body, "cache_salt": whole}
+    return {**body, "cache_salt": salt(own)}
 
 
 async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from skerry.inference.engine import (
 from skerry.inference.engines.tokens import read_tokenizer
 from skerry.inference.engines.upstream import Upstream, salted
 from skerry.inference.engines.vllm_config import VllmConfig
+from skerry.inference.engines.vllm_served import Served
 from skerry.inference.exchange import Exchange
-from skerry.inference.vllm import guard, wire
+from skerry.inference.vllm import wire
+from skerry.inference.vllm.weights import HEADER, Weights
 
 logger = logging.getLogger(__name__)
 
@@ -55,23 +58,25 @@ class VllmEngine:
         self._session: aiohttp.ClientSession | None = None
         self._looking: asyncio.Task[None] | None = None
         self._tokenizer: Tokenizer | None = None
-        self._instance: str | None = None
-        self._serial = 0
-        self._reads_mirror = True  # until the server has said that it does not
-        self._version: int | None = None
+        self._served = Served()
         self._staged: tuple[int, int, Digest] | None = None
 
     @property
     def version(self) -> int | None:
-        return self._version
+        return self._served.version
 
     @property
     def reads_mirror(self) -> bool:
         """See `skerry.inference.engine.MirrorReader`: modules that are made anew, several ranks."""
-        return self._reads_mirror
+        return self._served.reads_mirror
+
+    @property
+    def pause_drains(self) -> bool:
+        """See `skerry.inference.engine.DrainingEngine`."""
+        return self._config.policy == "drain"
 
     async def load(self, directory: Path, version: int) -> None:
-        self._staged = self._version = None
+        self._staged = self._served.version = None
         try:
             self._tokenizer = await asyncio.to_thread(read_tokenizer, directory)
         except (OSError, ValueError) as error:
@@ -88,10 +93,11 @@ class VllmEngine:
         self._staged = None
         try:
             name = await asyncio.to_thread(self._exchange.put, update)
+            answer = await self._call("stage", {"record": name}, InstallFailed)
         except (OSError, ValueError) as error:
             raise InstallFailed(f"version {update.version}: no record: {error}") from error
-        answer = await self._call("stage", {"record": name}, InstallFailed)
-        await asyncio.to_thread(self._exchange.drop)  # mapped where it is needed still
+        finally:
+            await asyncio.to_thread(self._exchange.drop)  # mapped where it is needed still
         for rank, said in enumerate(answer.get("ranks", ())):
             for parameter, why in dict(said.get("derived") or {}).items():
                 logger.info("version %d rank %d: %s is made anew: %s",
@@ -143,11 +149,13 @@ class VllmEngine:
         raise EngineError("the engine's answer ended before the request did")
 
     def ask(self, request: PassedRequest) -> AbstractAsyncContextManager[PassedAnswer]:
-        if self._instance is None:
+        install = self._served.install
+        if not install:
             raise EngineError("the engine has not said yet what it serves")
-        body = salted(request.body, wire.salt(self._config.namespace, request.version))
-        name = guard.weights_name(self._instance, request.version)
-        return self._upstream.ask(request.route, body, request.headers, (guard.HEADER, name))
+        salt = partial(wire.salt, self._config.namespace, request.version, install)
+        body = salted(request.body, salt)
+        name = Weights(install, request.version).name
+        return self._upstream.ask(request.route, body, request.headers, (HEADER, name))
 
     async def close(self) -> None:
         await self._upstream.close()
@@ -179,11 +187,11 @@ class VllmEngine:
                     raise await _error(response, lost)
                 answer = wire.parse_object(await _read(response))
         except EngineBroken:
-            self._version = None
+            self._served.version = None
             raise
         except (aiohttp.ClientError, OSError, wire.BodyInvalid) as error:
             if lost is EngineBroken:
-                self._version = None
+                self._served.version = None
             raise lost(f"{name}: {error!r}") from error
         self._note(answer)
         return answer
@@ -209,22 +217,14 @@ class VllmEngine:
                 async with self._open().get("state") as response:
                     answer = wire.parse_object(await _read(response))
             except (aiohttp.ClientError, OSError, wire.BodyInvalid, EngineError):
-                self._version = None
+                self._served.version = None
                 continue
             self._note(answer)
 
     def _note(self, answer: Mapping[str, Any]) -> None:
-        if "instance" not in answer:
-            return
-        instance, serial = str(answer["instance"]), int(answer.get("serial") or 0)
-        if instance == self._instance and serial < self._serial:
-            return  # an answer that was overtaken by a later one
-        if self._instance not in (None, instance):
+        if self._served.note(answer):
             logger.warning("the engine was restarted")
             self._staged = None
-        self._instance, self._serial, version = instance, serial, answer.get("version")
-        self._version = version if isinstance(version, int) else None
-        self._reads_mirror = answer.get("reads_mirror") is not False
 
     def _tokens(self) -> Tokenizer:
         if self._tokenizer is None:

@@ -14,7 +14,7 @@ import torch
 
 from skerry.codec.dtypes import Words
 from skerry.codec.tensors import TensorChanges
-from skerry.inference.engine import InstallFailed
+from skerry.inference.engine import EngineBroken, InstallFailed
 from skerry.inference.engines.scatter import Located, check_old, replace, writer
 from skerry.inference.placement.checkpoint import MappedCheckpoint
 from skerry.inference.placement.placement import Placement, Tensors, module_of
@@ -56,7 +56,10 @@ class Staged:
         """Put everything back.  Raises EngineBroken."""
         if self.before:
             reload(self.before)
-        replace([changes.reversed() for changes in self.located])
+        try:
+            replace([changes.reversed() for changes in self.located])
+        except InstallFailed as error:  # which put back the bits that should have gone
+            raise EngineBroken(f"the old bits could not be put back: {error}") from error
 
     def holds(self, *, sample: int = _SAMPLED) -> bool:
         """Read words back, spread over all that were written, and compare them."""

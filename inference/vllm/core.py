@@ -65,6 +65,10 @@ class Core(Protocol):
         """Name the weights that the next token is made with."""
         ...
 
+    async def forget(self) -> None:
+        """Drop what the old weights computed and no salt keeps apart: outputs of encoders."""
+        ...
+
     def check(self, request: GenerationRequest) -> None:
         """Raises RequestUnsupported."""
         ...
@@ -91,6 +95,11 @@ class AsyncCore:
     @property
     def parallel(self) -> Any:
         return self._client.vllm_config.parallel_config
+
+    @property
+    def shares_encoders(self) -> bool:
+        """Whether outputs of encoders come from other servers, or go to them."""
+        return getattr(self._client.vllm_config, "ec_transfer_config", None) is not None
 
     async def ranks(self, method: str, *args: object) -> list[Answer]:
         try:
@@ -123,6 +132,11 @@ class AsyncCore:
 
     async def label(self, text: str) -> None:
         await self._client.update_weight_version(text)
+
+    async def forget(self) -> None:
+        # Keyed by the picture alone.  Requests that still need one have it computed again.
+        if self._client.model_config.is_multimodal_model:
+            await self._client.reset_encoder_cache()
 
     def check(self, request: GenerationRequest) -> None:
         config = self._client.model_config

@@ -27,11 +27,13 @@ from skerry.inference.engine import (
     RequestUnsupported,
 )
 from skerry.inference.exchange import VARIABLE, Exchange
-from skerry.inference.transport import read_body
+from skerry.inference.transport import left_before, read_body
 from skerry.inference.vllm import wire
+from skerry.inference.vllm.account import keep_accounts
 from skerry.inference.vllm.core import AsyncCore, Pieces
 from skerry.inference.vllm.front import Front
-from skerry.inference.vllm.guard import WeightsGuard, weights_name
+from skerry.inference.vllm.guard import WeightsGuard
+from skerry.inference.vllm.weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,6 @@ class SkerryEndpoint:
         routes: dict[str, Handler] = {
             "load": self._load,
             "stage": self._stage,
-            "pause": self._pause,
             "install": self._install,
             "resume": self._resume,
             "read-back": self._read_back,
@@ -68,6 +69,8 @@ class SkerryEndpoint:
         }
         for name, handler in routes.items():
             app.add_api_route(f"/skerry/v1/{name}", self._post(handler), methods=["POST"])
+        pause = self._post(self._pause, on_left=self._call_off)
+        app.add_api_route("/skerry/v1/pause", pause, methods=["POST"])
         app.add_api_route("/skerry/v1/state", self._state, methods=["GET"])
         app.add_api_route("/skerry/v1/generate", self._generate, methods=["POST"])
         app.add_middleware(WeightsGuard, serves=self._serves)
@@ -81,13 +84,20 @@ class SkerryEndpoint:
             self._refusal = "with several API servers no one of them knows all requests"
         elif core.parallel.data_parallel_size > 1:
             self._refusal = "start one server per data-parallel rank"
+        elif core.shares_encoders:
+            self._refusal = "outputs of encoders that are kept elsewhere have no version"
         else:
+            keep_accounts(engine_client)
             exchange = Exchange.open(Path(root))
             self._token, self._front = exchange.token(), Front(core, exchange)
             return
         logger.warning("weights cannot be updated: %s", self._refusal)
 
-    def _post(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _post(
+        self, handler: Handler, *, on_left: Callable[[], Awaitable[None]] | None = None
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return the route of one call; `on_left` is what becomes of it if the caller leaves."""
+
         async def route(request: Request) -> Response:
             refused = self._refused(request)
             if refused is not None:
@@ -95,7 +105,10 @@ class SkerryEndpoint:
             try:
                 body = wire.parse_object(await read_body(request, _MAX_CONTROL_BYTES))
                 # Not cancelled with the connection: a change that has begun is finished.
-                result = await asyncio.shield(asyncio.ensure_future(handler(body)))
+                work = asyncio.ensure_future(handler(body))
+                if on_left is not None and await left_before(request, _ended(work)):
+                    await on_left()
+                result = await asyncio.shield(work)
             except Exception as error:  # the boundary of one call
                 return _error(error)
             return JSONResponse(result)
@@ -116,6 +129,11 @@ class SkerryEndpoint:
     async def _pause(self, body: Mapping[str, Any]) -> object:
         await self._open.pause(wire.policy(body), wire.seconds(body, "lease_s"))
         return dataclasses.asdict(self._open.state())
+
+    async def _call_off(self) -> None:
+        """Nobody is there to resume after a pause that may take as long as requests do."""
+        logger.warning("the agent left during a pause: resuming")
+        await self._open.resume()
 
     async def _install(self, body: Mapping[str, Any]) -> object:
         scatter_s = await self._open.install(wire.whole(body, "version"))
@@ -142,11 +160,11 @@ class SkerryEndpoint:
             return _error(error)
         return StreamingResponse(_lines(pieces, asked), media_type="application/x-ndjson")
 
-    def _serves(self) -> str | None:
+    def _serves(self) -> Weights | None:
         state = None if self._front is None else self._front.state()
         if state is None or state.version is None:
             return None
-        return weights_name(state.instance, state.version)
+        return Weights(state.install, state.version)
 
     @property
     def _open(self) -> Front:
@@ -161,6 +179,10 @@ class SkerryEndpoint:
             message = "expected Authorization: Bearer and the token in the exchange directory"
             return JSONResponse(_shown("TokenInvalid", message), status_code=401)
         return None
+
+
+async def _ended(work: asyncio.Future[object]) -> None:
+    await asyncio.wait([work])
 
 
 async def _lines(pieces: Pieces, asked: GenerationRequest) -> AsyncIterator[str]:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from skerry.inference.engine import (
     EngineBroken,
@@ -24,20 +23,12 @@ from skerry.inference.engine import (
 from skerry.inference.exchange import Exchange
 from skerry.inference.placement.coverage import missing_of
 from skerry.inference.vllm import wire
-from skerry.inference.vllm.core import Answer, Core, EngineGone, PauseMode, Pieces
+from skerry.inference.vllm.core import Answer, Core, EngineGone, Pieces
+from skerry.inference.vllm.pause import Pause, Policy
 from skerry.inference.vllm.streams import Streams
 
 logger = logging.getLogger(__name__)
 
-Policy = Literal["keep", "recompute", "drain", "abort"]
-
-# What each policy is in vLLM's words, and whether running requests compute their context anew.
-_MODES: dict[Policy, tuple[PauseMode, bool]] = {
-    "keep": ("keep", False),
-    "recompute": ("keep", True),
-    "drain": ("wait", False),
-    "abort": ("abort", False),
-}
 _NAMELESS = "unknown"  # the label of weights of which nothing is known
 
 
@@ -45,13 +36,15 @@ _NAMELESS = "unknown"  # the label of weights of which nothing is known
 class FrontState:
     """What the front knows at once, without asking a rank.
 
-    `serial` grows with every change in one `instance`: answers may overtake each other.
+    `serial` grows with every change in one `instance`: answers may overtake each other.  `install`
+    names how the weights came to be what they are; it is never the same again, nor anywhere else.
     `reads_mirror` says that an install needs the mirror at the new version, or its read-back does.
     """
 
     instance: str
     serial: int
     version: int | None
+    install: str
     paused: bool
     problem: str | None
     reads_mirror: bool
@@ -67,15 +60,14 @@ class Front:
         self._version: int | None = None
         self._problem: str | None = "no version is loaded"
         self._serial = 0
+        self._install = ""
         self._namespace = ""
         self._ranks = 0
         self._reads_mirror = True
         self._directory: Path | None = None
-        self._paused = False
-        self._pausing: asyncio.Future[None] | None = None
-        self._lease: asyncio.Task[None] | None = None
         self._control = asyncio.Lock()
         self._streams = Streams(core)
+        self._pause = Pause(core, self._streams, self._control)
 
     def state(self) -> FrontState:
         if not self._core.alive:
@@ -84,7 +76,8 @@ class Front:
             instance=self._instance,
             serial=self._serial,
             version=self._version,
-            paused=self._paused,
+            install=self._install,
+            paused=self._pause.holds,
             problem=self._problem,
             reads_mirror=self._reads_mirror,
         )
@@ -99,8 +92,7 @@ class Front:
             self._namespace = namespace
             try:
                 await self._core.label(_NAMELESS)
-                await self._core.pause("abort", clear_cache=True)
-                self._paused = True
+                await self._pause.begin_load()
                 answers = await self._core.ranks("skerry_load", str(directory), version)
                 self._ranks, self._directory = len(answers), directory
                 _raise(answers, EngineBroken)
@@ -113,7 +105,7 @@ class Front:
                 self._lose(str(error))
                 raise EngineBroken(str(error)) from error
             finally:
-                await self._resume()
+                await self._pause.end()
 
     async def stage(self, name: str) -> list[Answer]:
         """Have all ranks locate a record, while they make tokens.  Raises InstallFailed."""
@@ -129,20 +121,10 @@ class Front:
     async def pause(self, policy: Policy, lease_s: float) -> None:
         """Stop making tokens.  After `lease_s` in which nobody resumes the engine does so itself.
 
-        Raises EngineError if it is resumed before all requests have drained.
+        The lease begins when requests have drained; resumed before that, this raises EngineError.
         """
-        mode, clear = _MODES[policy]
         async with self._control:
-            self._paused = True
-            self._pausing = asyncio.ensure_future(self._core.pause(mode, clear_cache=clear))
-            try:
-                await asyncio.wait([self._pausing])
-                if self._pausing.cancelled():
-                    raise EngineError("the pause was called off")
-                self._pausing.result()
-            finally:
-                self._pausing = None
-                self._rent(lease_s)
+            await self._pause.begin(policy, lease_s)
 
     async def install(self, version: int) -> float:
         """Write what is staged in all ranks; return the longest time that one took, in seconds.
@@ -150,28 +132,28 @@ class Front:
         Raises InstallFailed when all of them have the old bits, EngineBroken otherwise.
         """
         async with self._control:
-            if not self._paused:
+            if not self._pause.holds:
                 raise InstallFailed("weights are only written between pause and resume")
             try:
                 answers = await self._core.ranks("skerry_install", version)
                 if not all(a["ok"] for a in answers):
                     await self._undo(version, answers)
                 try:
+                    await self._core.forget()
                     await self._core.label(str(version))
                 except Exception as error:  # an engine that cannot be labelled is not installed
                     await self._undo(version, [{"ok": False, "error": f"label: {error!r}"}])
                 await self._named(version)
             except EngineGone as error:
-                self._lose(str(error))
+                await self._unname(str(error))
                 raise EngineBroken(str(error)) from error
             return max(float(a["scatter_s"]) for a in answers)
 
     async def resume(self) -> None:
         """Make tokens again.  Idempotent."""
-        if self._pausing is not None:
-            self._pausing.cancel()  # whoever drains for ever must not keep the engine for ever
+        self._pause.call_off()
         async with self._control:
-            await self._resume()
+            await self._pause.end()
             with suppress(EngineGone):
                 await self._core.ranks("skerry_settle")
 
@@ -210,9 +192,10 @@ class Front:
         return self._streams.run(request, self._salt)
 
     def _salt(self) -> str:
-        return wire.salt(self._namespace, self._version)
+        return wire.salt(self._namespace, self._version, self._install)
 
     async def _named(self, version: int) -> None:
+        self._install = secrets.token_hex(8)
         self._set(version, None)
         try:
             await self._streams.restart()
@@ -232,7 +215,8 @@ class Front:
         """Put every rank back, and raise what that makes of the install."""
         why = "; ".join(f"rank {i}: {a['error']}" for i, a in enumerate(answers) if not a["ok"])
         undone = await self._core.ranks("skerry_undo", version)
-        stuck = [a["error"] for a in (*answers, *undone) if not a["ok"] and a.get("broken")]
+        stuck = [a["error"] for a in answers if not a["ok"] and a.get("broken")]
+        stuck += [a["error"] for a in undone if not a["ok"]]  # it has what others have not
         base = self._version
         if base is not None and not stuck:
             try:  # the label may have been taken although nobody said so
@@ -240,11 +224,15 @@ class Front:
             except Exception as error:  # then nobody knows what tokens will be labelled with
                 stuck = [f"label: {error!r}"]
         if base is None or stuck:
-            self._lose(f"version {version}: {why}; then: {'; '.join(stuck)}")
-            with suppress(Exception):
-                await self._core.label(_NAMELESS)
+            await self._unname(f"version {version}: {why}; then: {'; '.join(stuck)}")
             raise EngineBroken(self._problem)
         raise InstallFailed(f"version {version}: {why}")
+
+    async def _unname(self, problem: str) -> None:
+        """Have no token bear the name of a version any more."""
+        self._lose(problem)
+        with suppress(Exception):
+            await self._core.label(_NAMELESS)
 
     def _lose(self, problem: str) -> None:
         self._set(None, problem)
@@ -253,26 +241,6 @@ class Front:
         if (version, problem) != (self._version, self._problem):
             self._serial += 1
         self._version, self._problem = version, problem
-
-    def _rent(self, lease_s: float) -> None:
-        if self._lease is not None:
-            self._lease.cancel()
-        self._lease = asyncio.create_task(self._expire(lease_s))
-
-    async def _expire(self, lease_s: float) -> None:
-        await asyncio.sleep(lease_s)
-        async with self._control:
-            if self._paused:
-                logger.warning("paused for %g s and nobody resumed: resuming", lease_s)
-                self._lease = None
-                await self._resume()
-
-    async def _resume(self) -> None:
-        if self._lease is not None:
-            self._lease.cancel()
-            self._lease = None
-        await self._core.resume()
-        self._paused = False
 
 
 def _raise(answers: Sequence[Answer], kind: type[EngineError]) -> None:

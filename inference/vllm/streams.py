@@ -7,8 +7,8 @@ whose salt it was sent with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from skerry.inference.engine import EngineError, GenerationRequest
@@ -28,11 +28,12 @@ class Streams:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._running: set[_Stream] = set()
+        self._ending = False
 
     async def run(self, request: GenerationRequest, salt: Callable[[], str]) -> Pieces:
         """Yield the pieces of one request.  Raises EngineError if it is ended early."""
         while True:
-            stream = _Stream(new_request_id())
+            stream = _Stream(new_request_id(), outdated=self._ending)
             self._running.add(stream)
             try:
                 pieces = self._core.generate(request, stream.request_id, salt())
@@ -49,10 +50,23 @@ class Streams:
             if not stream.outdated:
                 return
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """While the body runs the engine ends its requests; who has no token yet starts over."""
+        self._outdate()
+        self._ending = True
+        try:
+            yield
+        finally:
+            self._ending = False
+
     async def restart(self) -> None:
         """Have every request that has no token yet start over."""
+        for stream in self._outdate():
+            await self._core.abort(stream.request_id)
+
+    def _outdate(self) -> list[_Stream]:
         outdated = [stream for stream in self._running if not stream.made]
         for stream in outdated:
             stream.outdated = True
-        for stream in outdated:
-            await self._core.abort(stream.request_id)
+        return outdated

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from skerry.codec.digest import digest_bytes
 from skerry.inference.engine import GeneratedToken, GenerationRequest, RequestUnsupported
 
 POLICIES = ("keep", "recompute", "drain", "abort")
@@ -57,9 +58,16 @@ def policy(body: Mapping[str, Any]) -> Any:
     return value
 
 
-def salt(namespace: str, version: int | None) -> str:
-    """Return what keeps prefix caches of runs and versions apart."""
-    return f"skerry/{namespace}/{version}"
+def salt(namespace: str, version: int | None, install: str, own: str | None = None) -> str:
+    """Return what keeps prefix caches of runs, versions and installs apart, and requests' `own`.
+
+    A request that runs across an install goes on caching behind the salt that it began with; who
+    comes back to its version later must not find what other weights have put there.
+
+    vLLM takes at most 128 characters, and no separators of the caches behind it.
+    """
+    told = json.dumps([namespace, version, install, own]).encode()
+    return f"skerry-{version}-{digest_bytes(told)}"
 
 
 def request_body(request: GenerationRequest) -> dict[str, object]:

@@ -26,6 +26,17 @@ def test_both_servers_are_asked_and_their_figures_kept(tmp_path: Path) -> None:
     assert "added" in result.output
 
 
+def test_payloads_come_whole_by_each_way_and_the_gate_works_for_one_only(tmp_path: Path) -> None:
+    file = tmp_path / "payload.json"
+    arguments = ["payload", "--megabytes", "1", "--answers", "1", "--json", str(file)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    ways = {way["way"]: way for way in json.loads(file.read_text())["ways"]}
+    assert set(ways) == {"engine alone", "with plug-in", "through gate"}
+    assert all(way["gb_per_s"] > 0 for way in ways.values())
+    assert ways["through gate"]["gate_cpu_s_per_gb"] > 0
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("vllm") is not None, reason="vLLM is installed: nothing is lacking"
 )

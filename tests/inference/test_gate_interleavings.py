@@ -72,6 +72,7 @@ class World:
         self.weights: dict[str, int | None] = {"a": 2, "b": 3}
         self.holders: list[Holder] = []
         self.swaps: list[asyncio.Task[None]] = []
+        self.withdrawn = dict.fromkeys(ENGINES, 0)  # how often each was said to serve nothing
         for name, version in self.weights.items():
             self.gate.set_served(name, version)
         self.gate.tell(KnownVersions(newest=3))
@@ -114,10 +115,11 @@ class World:
                 raise EngineError("as told")
             self.weights[name] = version
 
+        before = self.withdrawn[name]
         try:
             await self.gate.swap(name, version, install, drain_s=drain_s)
         except EngineError:
-            assert fault != "ok"
+            assert fault != "ok" or self.withdrawn[name] > before
         assert not self.engines[name].paused
         self.check()
 
@@ -126,7 +128,11 @@ class World:
             assert not any(h.ticket is not None and h.ticket.engine == name for h in self.holders)
             self.weights[name] = version
 
-        await self.gate.reload(name, version, load)
+        before = self.withdrawn[name]
+        try:
+            await self.gate.reload(name, version, load)
+        except EngineBroken:
+            assert self.withdrawn[name] > before
 
     def do(self, command: Command) -> int:
         """Carry out one command; return how often the loop turns before the next."""
@@ -151,6 +157,7 @@ class World:
             case ("probe", str() as name, bool() as healthy):
                 if not healthy or self.gate.view()[name].target is None:
                     self.gate.set_served(name, self.weights[name] if healthy else None)
+                    self.withdrawn[name] += not healthy
             case ("yield", int() as turns):
                 return turns
         return 0

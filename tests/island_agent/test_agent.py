@@ -17,7 +17,9 @@ from skerry.bulletin.reader import DEFAULT_WAIT
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores import MemoryStore
 from skerry.codec.errors import ResultMismatch
+from skerry.inference.accepted import ANY
 from skerry.inference.engine import EngineBroken, InstallFailed
+from skerry.inference.errors import RequestRevoked
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.errors import (
@@ -670,8 +672,16 @@ def test_an_audit_takes_an_engine_with_other_weights_out_and_loads_it_anew(tmp_p
         def lie(engine: ByteEngine) -> None:
             engine._weights["model-00001-of-00003.safetensors"][-1] ^= 1
 
+        async def ask() -> None:
+            async with agent.gate.admit(ANY.resolve(None)):
+                await asyncio.Event().wait()
+
         engine.trouble["install"] = lie
+        running = asyncio.create_task(ask())
+        await asyncio.sleep(0)
         await agent.step()
+        with pytest.raises(RequestRevoked, match="serves weights"):
+            await running  # it would go on, with tokens labelled as of the version
         assert agent.state.failures["EngineBroken"] == 1
         assert (engine.version, engine.loads) == (1, 2)
         assert await engine.weights_digest() == run.versions[1].weights

@@ -49,6 +49,7 @@ class SglangServer:
         self.keys: list[str] = []
         self.flushes: list[bool] = []
         self.running = 0
+        self.aborts = 0
         self.changes = Changes()
         self.app = FastAPI()
         posts = {
@@ -74,8 +75,12 @@ class SglangServer:
         return JSONResponse(self.info)
 
     async def _pause(self, request: Request) -> Response:
-        self.calls.append("pause " + (await request.json())["mode"])
+        mode = (await request.json())["mode"]
+        self.calls.append(f"pause {mode}")
         self.paused = True
+        if mode == "abort":
+            self.aborts += 1
+            self.changes.wake()
         return JSONResponse({"status": "ok"})
 
     async def _continue(self, request: Request) -> Response:
@@ -115,23 +120,27 @@ class SglangServer:
     async def _events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
         wanted = body["sampling_params"]["max_new_tokens"]
         made: list[tuple[int, str]] = []
+        aborts = self.aborts
         self.running += 1
         self.changes.wake()
         try:
             while len(made) < wanted:
-                while self.paused or (self.paced and not self.permits):
+                while aborts == self.aborts and (self.paused or (self.paced and not self.permits)):
                     await self.changes.wait(None)
+                if aborts != self.aborts:
+                    yield self._event(made, reason="abort")
+                    return
                 self.permits -= self.paced
                 made.append((token_of(self.digest, len(made)), self.label))  # type: ignore[arg-type]
                 self.changes.wake()
-                yield self._event(made, ended=len(made) == wanted)
+                yield self._event(made, reason="length" if len(made) == wanted else None)
                 await asyncio.sleep(0)
             yield b"data: [DONE]\n\n"
         finally:
             self.running -= 1
             self.changes.wake()
 
-    def _event(self, made: list[tuple[int, str]], *, ended: bool) -> bytes:
+    def _event(self, made: list[tuple[int, str]], *, reason: str | None) -> bytes:
         spans: list[dict[str, Any]] = []
         for at, (_, label) in enumerate(made):
             if not spans or spans[-1]["version"] != label:
@@ -139,7 +148,7 @@ class SglangServer:
             spans[-1]["end"] = at + 1
         meta: dict[str, Any] = {
             "output_token_logprobs": [[-0.5, token, None] for token, _ in made],
-            "finish_reason": {"type": "length", "length": len(made)} if ended else None,
+            "finish_reason": reason and {"type": reason, "length": len(made)},
             "weight_version": self.label,
         }
         if self.spans:

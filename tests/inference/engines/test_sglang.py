@@ -249,6 +249,66 @@ def test_drain_waits_for_running_requests(world: World) -> None:
     run(world, body, policy="drain")
 
 
+def test_whoever_comes_while_requests_drain_waits_for_the_new_version(world: World) -> None:
+    """One after the other they would keep the engine from it for ever."""
+
+    async def body(engine: SglangEngine) -> None:
+        await world.permit(2)
+        reading = asyncio.create_task(made(engine))
+        await world.until(lambda: not world.server.permits)
+        switching = asyncio.create_task(switch(world, engine))
+        while not engine._closed:
+            await asyncio.sleep(0)
+        late = asyncio.create_task(made(engine))
+        await asyncio.sleep(0)
+        await world.permit(6)
+        assert [t.version for t in await reading] == [OLD] * 4
+        await switching
+        assert [t.version for t in await late] == [NEW] * 4
+
+    run(world, body, policy="drain")
+
+
+def test_whoever_comes_while_weights_are_loaded_is_not_refused(world: World) -> None:
+    async def body(engine: SglangEngine) -> None:
+        loading, may_go_on = asyncio.Event(), asyncio.Event()
+        replace = engine._replace
+
+        async def slow(*args: Any, **more: Any) -> None:
+            loading.set()
+            await may_go_on.wait()
+            await replace(*args, **more)
+
+        engine._replace = slow  # type: ignore[method-assign]
+        switching = asyncio.create_task(switch(world, engine))
+        await loading.wait()
+        late = asyncio.create_task(made(engine))
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await switching
+        assert [t.version for t in await late] == [NEW] * 4
+
+    run(world, body)
+
+
+def test_a_pause_that_ends_all_requests_loses_none_that_has_no_token_yet(world: World) -> None:
+    async def body(engine: SglangEngine) -> None:
+        await world.permit(2)
+        running = engine.generate(ASKED)
+        await anext(running)
+        waiting = asyncio.create_task(made(engine))
+        await world.until(lambda: world.server.running == 2)
+        await switch(world, engine)
+        with pytest.raises(EngineError, match="abort"):
+            await all_of(running, OLD)
+        await world.permit(8)
+        tokens = await waiting
+        assert [t.version for t in tokens] == [NEW] * 4
+        world.proved(tokens)
+
+    run(world, body, policy="abort")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("dp_size", 2), ("incremental_streaming_output", True), ("disaggregation_mode", "decode")],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from skerry.inference.engine import EngineBroken, InstallFailed
+from skerry.inference.engines.scatter import Located, replace
+from skerry.inference.placement import staged
 from skerry.inference.placement.checkpoint import MappedCheckpoint
 from skerry.inference.placement.words import storage_words
 from tests.inference.checkpoints import digest_of, read_checkpoint, write_checkpoint
@@ -83,6 +86,28 @@ def test_an_undo_leads_back_bit_for_bit(tmp_path: Path) -> None:
     assert (bits(model), rank.version) == (before, 0)
     rank.undo(1)  # nothing left to do
     assert (bits(model), rank.version) == (before, 0)
+
+
+def test_words_that_were_not_written_and_cannot_be_taken_back_leave_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that fails puts back what was there before it: here, the bits that should go."""
+    _, rank = make_rank(tmp_path)
+    rank.load(version_path(tmp_path, 0), 0)
+    rank.stage(update(tmp_path, 0, 1))
+    writes: list[Sequence[Located]] = []
+
+    def write(located: Sequence[Located]) -> None:
+        writes.append(located)
+        if len(writes) == 2:
+            raise InstallFailed("nothing was installed: no memory")
+        replace(located)
+
+    monkeypatch.setattr(staged, "replace", write)
+    monkeypatch.setattr(staged.Staged, "holds", lambda _: False)
+    with pytest.raises(EngineBroken, match="could not be put back"):
+        rank.install(1)
+    assert rank.version is None
 
 
 def test_a_tensor_that_nothing_reads_is_named_and_not_dropped_in_silence(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.inference.checkpoints import write_checkpoint
+from skerry.inference.engine import WeightUpdate
+from tests.inference.checkpoints import read_checkpoint, update_between, write_checkpoint
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -35,6 +36,12 @@ def write_model(directory: Path, kind: str, tensors: Tensors) -> Path:
     (directory / "config.json").write_text(json.dumps(_config(kind), indent=1))
     _write_tokenizer(directory)
     return directory
+
+
+def change_between(places: Path, base: int, version: int) -> WeightUpdate:
+    """Return the update from one version to another, each in the directory of its number."""
+    old, new = (read_checkpoint(places / str(v)) for v in (base, version))
+    return update_between(base, old, version, new)
 
 
 def make_tensors(kind: str, seed: int = 1) -> Tensors:
@@ -161,6 +168,7 @@ def _write_tokenizer(directory: Path) -> None:
         "eos_token": special[0],
     }
     settings |= {"pad_token": special[0], "model_max_length": 8192}
+    settings["chat_template"] = "{% for said in messages %}{{ said.content }}{% endfor %}"
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
 
 

@@ -43,7 +43,7 @@ def main(kind: str, versions: int, root: Path) -> Found:
     mirror = root / "mirror"  # as an agent has it: it moves before the engine does
     write_model(mirror, kind, make_tensors(kind))
     fresh: list[Any] = []  # kept: the end of one takes vLLM's process groups from all of them
-    live, exchange, found = _engine(paths[0]), Exchange.open(root / "exchange"), Found()
+    live, exchange, found = start_engine(paths[0]), Exchange.open(root / "exchange"), Found()
     _call(live, "skerry_load", str(mirror), 0)
     found.kinds = _call(live, "skerry_state")["kinds"]
     said = _generate(live, 0)
@@ -61,7 +61,7 @@ def main(kind: str, versions: int, root: Path) -> Found:
                 found.undone = _generate(live, -1) == said
         before, said = said, _generate(live, version)
         back = _call(live, "skerry_read_back")
-        fresh.append(_engine(paths[version]))
+        fresh.append(start_engine(paths[version]))
         expected = _generate(fresh[-1], version)
         found.requests = len(said)
         found.equal.append(sum(a == b for a, b in zip(said, expected, strict=True)))
@@ -87,7 +87,7 @@ def _four_phases(live: Any, exchange: Exchange, newest: Path, oldest: Path, vers
     return bool(live.get_weight_version() == str(version + 1) and back["digest"] == change.digest)
 
 
-def _engine(directory: Path) -> Any:
+def start_engine(directory: Path, **more: object) -> Any:
     from vllm import LLM
 
     return LLM(
@@ -101,6 +101,7 @@ def _engine(directory: Path) -> Any:
         disable_log_stats=True,
         worker_extension_cls="skerry.inference.vllm.worker.SkerryWorker",
         weight_transfer_config={"backend": "skerry"},
+        **more,
     )
 
 

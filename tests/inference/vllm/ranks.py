@@ -26,14 +26,21 @@ class RanksCore:
         self.paused = False
         self.labelled = "default"
         self.lost_labels = 0  # the replies to so many calls are lost; the calls do their work
+        self.failing_resumes = 0
+        self.failing_forgets = 0
+        self.forgets: list[str] = []  # the label at each
         self.modes: list[tuple[PauseMode, bool]] = []
         self.refusals: dict[tuple[int, str], Answer] = {}
         self.salts: list[str] = []
-        self.open = 0
         self.members = [make_rank(root, rank=rank, ranks=2)[1] for rank in range(2)]
         self._permits = 0
         self._changes = Changes()
+        self._open: set[str] = set()
         self._aborted: set[str] = set()
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
 
     def permit(self, tokens: int) -> None:
         self._permits += tokens
@@ -54,10 +61,22 @@ class RanksCore:
         if mode == "wait":
             await self.until(lambda: not self.open)
         self.paused = True
+        if mode == "abort":
+            for request_id in list(self._open):
+                await self.abort(request_id)
 
     async def resume(self) -> None:
+        if self.failing_resumes:
+            self.failing_resumes -= 1
+            raise RuntimeError("no answer")
         self.paused = False
         self._changes.wake()
+
+    async def forget(self) -> None:
+        self.forgets.append(self.labelled)
+        if self.failing_forgets:
+            self.failing_forgets -= 1
+            raise RuntimeError("nothing was forgotten")
 
     async def label(self, text: str) -> None:
         self.labelled = text
@@ -70,13 +89,13 @@ class RanksCore:
 
     async def generate(self, request: GenerationRequest, request_id: str, salt: str) -> Pieces:
         self.salts.append(salt)
-        self.open += 1
+        self._open.add(request_id)
         self._changes.wake()
         try:
             async for piece in self._make(request, request_id):
                 yield piece
         finally:
-            self.open -= 1
+            self._open.remove(request_id)
             self._changes.wake()
 
     async def _make(self, request: GenerationRequest, request_id: str) -> Pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -17,6 +18,10 @@ from skerry.inference.engines.vllm_config import PausePolicy
 from tests.inference.vllm.installed import environment
 
 _START_LIMIT_S = 600.0
+
+# Random weights say nothing but white space where they may, and never end.
+TOOL_PARSER = "hermes"
+GRAMMAR = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ def running(directory: Path, root: Path, *more: str, **variables: str) -> Iterat
         "--max-model-len", "8192", "--max-num-seqs", "64",
         "--kv-cache-memory-bytes", str(256 << 20),
         "--logprobs-mode", "processed_logprobs",
+        "--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSER,
+        "--structured-outputs-config", json.dumps(GRAMMAR),
         "--weight-transfer-config", '{"backend": "skerry"}',
         "--worker-extension-cls", "skerry.inference.vllm.worker.SkerryWorker",
         *more,

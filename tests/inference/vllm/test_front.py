@@ -8,19 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from skerry.inference.engine import (
-    EngineBroken,
-    EngineError,
-    GenerationRequest,
-    InstallFailed,
-)
+from skerry.inference.engine import EngineBroken, GenerationRequest, InstallFailed
 from skerry.inference.exchange import Exchange
 from skerry.inference.placement.words import storage_words
 from skerry.inference.vllm.core import Answer
-from skerry.inference.vllm.front import Front, Policy
+from skerry.inference.vllm.front import Front
 from tests.inference.checkpoints import digest_of, read_checkpoint
 from tests.inference.placement.models import update, version_path
-from tests.inference.vllm.ranks import RanksCore, soon
+from tests.inference.vllm.ranks import RanksCore
 
 REFUSED: Answer = {"ok": False, "broken": False, "error": "no memory"}
 BROKEN: Answer = {"ok": False, "broken": True, "error": "the device is lost"}
@@ -94,6 +89,64 @@ def test_a_rank_whose_weights_are_unknown_takes_the_name_from_all(
     run(tmp_path, body)
 
 
+def test_a_rank_that_does_not_go_back_takes_the_name_from_all(tmp_path: Path) -> None:
+    """It has the new weights and the others the old ones, whatever it calls its refusal."""
+
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        core.refusals[1, "skerry_install"] = core.refusals[0, "skerry_undo"] = REFUSED
+        await front.pause("keep", 60)
+        with pytest.raises(EngineBroken, match="no memory"):
+            await front.install(1)
+        assert (versions(core), core.labelled) == ([1, 0], "unknown")
+        assert front.state().version is None
+
+    run(tmp_path, body)
+
+
+def test_what_encoders_computed_is_forgotten_before_the_label_moves(tmp_path: Path) -> None:
+    """Their outputs are kept by the picture alone: no salt tells versions apart."""
+
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        core.failing_forgets = 1
+        await front.pause("keep", 60)
+        with pytest.raises(InstallFailed, match="forgotten"):
+            await front.install(1)
+        assert (versions(core), core.labelled) == ([0, 0], "0")
+        await front.stage(exchange.put(update(tmp_path, 0, 1)))
+        await front.install(1)
+        assert core.forgets == ["0", "0"]
+        assert core.labelled == "1"
+
+    run(tmp_path, body)
+
+
+def test_a_version_that_comes_back_shares_no_prefix_with_what_it_was_before(
+    tmp_path: Path,
+) -> None:
+    """Requests that ran across installs have cached under the old salt, by other weights."""
+
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        core.permit(9)
+
+        async def ask() -> None:
+            request = GenerationRequest(prompt=(1,), max_tokens=1)
+            assert [p.tokens async for p in front.generate(request)] == [[7]]
+
+        await ask()
+        for base, version in ((0, 1), (1, 0)):
+            await front.stage(exchange.put(update(tmp_path, base, version)))
+            await front.pause("keep", 60)
+            await front.install(version)
+            await front.resume()
+        await ask()
+        await front.load(version_path(tmp_path, 0), 0, "run-7")
+        await ask()
+        assert len(set(core.salts)) == len(core.salts) == 3
+        assert all(salt.startswith("skerry-0-") for salt in core.salts)
+
+    run(tmp_path, body)
+
+
 def test_what_is_not_known_to_be_labelled_is_not_installed_and_the_old_label_is_put_back(
     tmp_path: Path,
 ) -> None:
@@ -127,17 +180,6 @@ def test_weights_are_not_written_outside_a_pause(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
-def test_an_engine_whose_agent_dies_in_the_pause_resumes_by_itself(tmp_path: Path) -> None:
-    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
-        await front.pause("keep", 0.01)
-        await core.until(lambda: not core.paused)
-        assert (front.state().version, front.state().paused) == (0, False)
-        with pytest.raises(InstallFailed):  # what comes too late does not write under way
-            await front.install(1)
-
-    run(tmp_path, body)
-
-
 def test_a_directory_that_cannot_be_loaded_leaves_a_nameless_engine_that_runs(
     tmp_path: Path,
 ) -> None:
@@ -145,68 +187,6 @@ def test_a_directory_that_cannot_be_loaded_leaves_a_nameless_engine_that_runs(
         with pytest.raises(EngineBroken, match="nothing-here"):
             await front.load(tmp_path / "nothing-here", 1, "")
         assert (core.labelled, front.state().version, core.paused) == ("unknown", None, False)
-
-    run(tmp_path, body)
-
-
-def test_a_request_without_tokens_starts_over_and_shares_no_prefix_with_the_old_version(
-    tmp_path: Path,
-) -> None:
-    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
-        async def labels(tokens: int) -> list[str]:
-            request = GenerationRequest(prompt=(1,), max_tokens=tokens)
-            return [piece.labels[0] async for piece in front.generate(request)]
-
-        running = asyncio.create_task(labels(3))
-        core.permit(1)
-        await soon()
-        waiting = asyncio.create_task(labels(1))
-        await soon()
-        await front.pause("keep", 60)
-        await front.install(1)
-        await front.resume()
-        core.permit(3)
-        assert await running == ["0", "1", "1"]
-        assert await waiting == ["1"]
-        assert core.salts == ["skerry/run-7/0", "skerry/run-7/0", "skerry/run-7/1"]
-
-    run(tmp_path, body)
-
-
-@pytest.mark.parametrize(
-    ("policy", "mode"),
-    [
-        ("keep", ("keep", False)),
-        ("recompute", ("keep", True)),
-        ("drain", ("wait", False)),
-        ("abort", ("abort", False)),
-    ],
-)
-def test_a_policy_is_what_vllm_calls_it(
-    tmp_path: Path, policy: Policy, mode: tuple[str, bool]
-) -> None:
-    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
-        await front.pause(policy, 60)
-        assert core.modes[-1] == mode
-        await front.resume()
-
-    run(tmp_path, body)
-
-
-def test_an_engine_that_drains_for_ever_can_still_be_resumed(tmp_path: Path) -> None:
-    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
-        request = GenerationRequest(prompt=(1,), max_tokens=2)
-        pieces = front.generate(request)
-        core.permit(1)
-        await anext(pieces)
-        pausing = asyncio.create_task(front.pause("drain", 60))
-        await soon()
-        await front.resume()
-        with pytest.raises(EngineError, match="called off"):
-            await pausing
-        core.permit(1)
-        assert (await anext(pieces)).finish == "length"
-        assert not front.state().paused
 
     run(tmp_path, body)
 

@@ -1,97 +1,121 @@
-"""The adapter and the plug-in over HTTP, around ranks without vLLM: routes that are passed on."""
+"""The adapter and the plug-in over HTTP, around ranks without vLLM: routes that are passed on.
+
+`test_passed.py` asks the real ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 
-from skerry.inference.engine import EngineError, PassedRequest, RequestUnsupported
-from skerry.inference.engines import VllmConfig, VllmEngine
-from skerry.inference.exchange import Exchange
-from skerry.inference.vllm.endpoint import SkerryEndpoint
-from skerry.inference.vllm.front import Front
-from tests.inference.placement.models import version_path
-from tests.inference.serving import serve
+from skerry.inference.engine import (
+    EngineError,
+    GenerationRequest,
+    InstallFailed,
+    RequestUnsupported,
+)
+from skerry.inference.engines import VllmEngine
+from tests.inference.placement.models import update, version_path
+from tests.inference.vllm.passed_server import CHAT, TOKENS, Server, answer_of, asked, run
 from tests.inference.vllm.ranks import RanksCore
 
-CHAT, TOKENS = "/v1/chat/completions", "/inference/v1/generate"
-
-
-class Server:
-    """An API server with the plug-in, and routes as vLLM has them that say what they were sent."""
-
-    def __init__(self, root: Path) -> None:
-        self.exchange = Exchange.open(root / "exchange")
-        self.root = root
-        self.front: Front | None = None
-        self.seen: list[dict[str, Any]] = []
-        self.endpoint = SkerryEndpoint()
-        self.app = FastAPI()
-        self.endpoint.attach_router(self.app)
-        self.app.add_api_route(CHAT, self._chat, methods=["POST"])
-        self.app.add_api_route(TOKENS, self._tokens, methods=["POST"])
-
-    async def start(self) -> None:
-        """Become a new process: another instance, and nothing loaded."""
-        self.front = Front(RanksCore(self.root), self.exchange)
-        self.endpoint._front, self.endpoint._token = self.front, self.exchange.token()
-
-    async def _chat(self, request: Request) -> Response:
-        self.seen.append({"body": await request.json(), "headers": dict(request.headers)})
-        return Response(b'{"choices": []}', media_type="application/json")
-
-    async def _tokens(self, request: Request) -> Response:
-        async def events() -> AsyncIterator[bytes]:
-            yield b"data: {}\n\n"
-            assert self.front is not None
-            await self.front.load(version_path(self.root, 1), 1, "")
-            yield b"data: [DONE]\n\n"
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
-
-@contextmanager
-def served(root: Path) -> Iterator[tuple[Server, VllmEngine]]:
-    server = Server(root)
-    with serve(server.app, server.start) as url:
-        config = VllmConfig(url=url, directory=root / "exchange", namespace="run-7", state_s=3600.0)
-        yield server, VllmEngine(config)
-
-
-def asked(route: str = CHAT, version: int = 0, **body: object) -> PassedRequest:
-    return PassedRequest(
-        route=route, body=body, version=version, headers={"authorization": "Bearer theirs"}
-    )
-
-
-async def answer_of(engine: VllmEngine, request: PassedRequest) -> bytes:
-    async with engine.ask(request) as answer:
-        assert answer.status == 200
-        return b"".join([piece async for piece in answer.pieces])
+SPANS = [{"version": "0", "start": 0, "end": 2}]
+BOUNDS = {"weight_version_start": "0", "weight_version_end": "0"}
 
 
 def test_a_request_is_salted_with_its_version_and_bears_no_token_of_ours(tmp_path: Path) -> None:
     async def body(server: Server, engine: VllmEngine) -> None:
         await engine.load(version_path(tmp_path, 0), 0)
-        assert json.loads(await answer_of(engine, asked(n=1))) == {"choices": []}
-        await answer_of(engine, asked(cache_salt="mine"))
+        await answer_of(engine, asked(n=1))
+        await answer_of(engine, asked(cache_salt="m@y/own" * 200))
+        await engine.load(version_path(tmp_path, 0), 0)
+        await answer_of(engine, asked())
         salts = [seen["body"]["cache_salt"] for seen in server.seen]
-        assert salts == ["skerry/run-7/0", "skerry/run-7/0/mine"]
+        assert len(set(salts)) == 3  # the last is of the same version, of another install
+        assert all(salt.startswith("skerry-0-") for salt in salts)
+        # vLLM refuses longer ones, and separators of the caches behind it.
+        assert all(len(salt) <= 128 and not set("@/\\\0") & set(salt) for salt in salts)
         assert server.seen[0]["body"]["n"] == 1
         assert {seen["headers"]["authorization"] for seen in server.seen} == {"Bearer theirs"}
-        for salt in (7, "", "x" * 1024):
+        for salt in (7, ""):
             with pytest.raises(RequestUnsupported, match="cache_salt"):
                 await answer_of(engine, asked(cache_salt=salt))
 
-    _run(tmp_path, body)
+    run(tmp_path, body)
+
+
+def test_an_object_begins_with_the_version_of_every_token(tmp_path: Path) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        for route in (CHAT, TOKENS):
+            said = await answer_of(engine, asked(route))
+            assert said.endswith(b',"choices":[]}')
+            assert json.loads(said) == {**BOUNDS, "weight_versions": SPANS, "choices": []}
+        said = await answer_of(engine, asked(n=2))
+        assert json.loads(said)["choice_weight_versions"] == [SPANS, SPANS]
+        assert "weight_versions" not in json.loads(said)
+
+    run(tmp_path, body)
+
+
+def test_a_stream_ends_with_the_version_of_every_token(tmp_path: Path) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        for route, head in ((CHAT, {"id": "r-1", "model": "policy"}), (TOKENS, {})):
+            *events, last, done, rest = (await answer_of(engine, asked(route, stream=True))).split(
+                b"\n\n"
+            )
+            assert (events, done, rest) == ([b"data: {}"] * 2, b"data: [DONE]", b"")
+            said = json.loads(last.removeprefix(b"data: "))
+            assert said.items() >= {**BOUNDS, **head}.items()
+            assert (said["weight_versions"], said["choices"]) == (SPANS, [])
+
+    run(tmp_path, body)
+
+
+def test_an_engine_that_accounts_for_other_weights_or_for_none_answers_nothing(
+    tmp_path: Path,
+) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        with pytest.raises(EngineError, match="several requests"):
+            await answer_of(engine, asked(twice=True))
+        server.client.label = "1"
+        with pytest.raises(EngineError, match="expected tokens of version 0, found '1'"):
+            await answer_of(engine, asked())
+        with pytest.raises(EngineError):
+            await answer_of(engine, asked(stream=True))
+        server.client.spans = False
+        with pytest.raises(EngineError, match="does not say"):
+            await answer_of(engine, asked())
+        server.client.ending = False
+        with pytest.raises(EngineError, match="before all of its tokens"):
+            await answer_of(engine, asked())
+
+    run(tmp_path, body)
+
+
+def test_a_stream_that_ends_with_the_engines_own_error_claims_no_tokens(tmp_path: Path) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        server.client.ending = False
+        said = await answer_of(engine, asked(stream=True))
+        assert said == b"data: {}\n\ndata: [DONE]\n\n"
+
+    run(tmp_path, body)
+
+
+def test_a_refusal_of_the_engine_is_its_own(tmp_path: Path) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        async with engine.ask(asked(status=404)) as answer:
+            said = b"".join([piece async for piece in answer.pieces])
+        assert (answer.status, said) == (404, b'{"error":"no such model"}')
+
+    run(tmp_path, body)
 
 
 def test_other_weights_than_the_gate_admitted_the_request_to_answer_nothing(tmp_path: Path) -> None:
@@ -106,16 +130,52 @@ def test_other_weights_than_the_gate_admitted_the_request_to_answer_nothing(tmp_
             await answer_of(engine, asked())
         assert not server.seen
 
-    _run(tmp_path, body)
+    run(tmp_path, body)
 
 
 def test_an_answer_under_which_the_weights_change_is_broken_off(tmp_path: Path) -> None:
     async def body(server: Server, engine: VllmEngine) -> None:
         await engine.load(version_path(tmp_path, 0), 0)
+        server.reload = True  # by the same version: its name is another one
         with pytest.raises(EngineError):
-            await answer_of(engine, asked(TOKENS))
+            await answer_of(engine, asked(TOKENS, stream=True))
 
-    _run(tmp_path, body)
+    run(tmp_path, body)
+
+
+def test_updates_that_the_engine_refuses_leave_nothing_behind(tmp_path: Path) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        for version in (2, 3):
+            with pytest.raises(InstallFailed):
+                await engine.stage(update(tmp_path, 1, version))
+        assert list((tmp_path / "exchange" / "records").iterdir()) == []
+
+    run(tmp_path, body)
+
+
+def test_an_agent_that_leaves_while_requests_drain_leaves_an_engine_that_runs(
+    tmp_path: Path,
+) -> None:
+    async def body(server: Server, engine: VllmEngine) -> None:
+        await engine.load(version_path(tmp_path, 0), 0)
+        assert server.front is not None
+        core = server.front._core
+        assert isinstance(core, RanksCore)
+        request = GenerationRequest(prompt=(1,), max_tokens=1)
+        running = asyncio.ensure_future(anext(engine.generate(request)))
+        while not core.open:
+            await asyncio.sleep(0)
+        pausing = asyncio.ensure_future(engine.pause())
+        while not core.modes:
+            await asyncio.sleep(0)
+        pausing.cancel()
+        while server.front.state().paused:
+            await asyncio.sleep(0)
+        core.permit(1)
+        assert (await running).version == 0
+
+    run(tmp_path, body, policy="drain")
 
 
 def test_a_server_that_proves_nothing_is_not_believed(tmp_path: Path) -> None:
@@ -128,15 +188,4 @@ def test_a_server_that_proves_nothing_is_not_believed(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="expected weights"):
             await answer_of(engine, asked())
 
-    _run(tmp_path, body)
-
-
-def _run(root: Path, body: Any) -> None:
-    async def main(server: Server, engine: VllmEngine) -> None:
-        try:
-            await body(server, engine)
-        finally:
-            await engine.close()
-
-    with served(root) as (server, engine):
-        asyncio.run(main(server, engine))
+    run(tmp_path, body)

@@ -17,9 +17,8 @@ from skerry.inference.accepted import AcceptedVersions
 from skerry.inference.engine import EngineError, GeneratedToken
 from skerry.inference.engines import VllmEngine
 from skerry.inference.engines.vllm_config import PausePolicy
-from tests.inference.checkpoints import read_checkpoint, update_between
 from tests.inference.engine_contract import NEW, OLD, EngineContract, EngineWorld
-from tests.inference.vllm.checkpoints import spoken
+from tests.inference.vllm.checkpoints import change_between, spoken
 from tests.inference.vllm.conftest import FIRST, INSTALLS
 from tests.inference.vllm.installed import require_vllm
 from tests.inference.vllm.server import Server
@@ -29,11 +28,6 @@ require_vllm()
 pytestmark = pytest.mark.timeout(1200)
 
 STREAMS = 64
-
-
-def update(places: Path, base: int, version: int) -> WeightUpdate:
-    old, new = (read_checkpoint(places / str(v)) for v in (base, version))
-    return update_between(base, old, version, new)
 
 
 class TestVllmEngine(EngineContract):
@@ -92,7 +86,7 @@ async def _stream_across_installs(engine: VllmEngine, places: Path) -> Tally:
                 group.create_task(_requests(number, gate, engine, tally, done))
             for version in range(FIRST + 1, FIRST + INSTALLS + 1):
                 await tally.more(4 * STREAMS)
-                change = update(places, version - 1, version)
+                change = change_between(places, version - 1, version)
                 await engine.stage(change)
 
                 async def install(change: WeightUpdate = change) -> None:
@@ -143,77 +137,6 @@ def _count(
     tally.outside += sum(not accepted.contains(version) for version in made)
 
 
-@pytest.mark.parametrize("policy", ["keep", "recompute"])
-def test_no_cached_prefix_of_the_old_version_is_read_by_a_new_request(
-    server: Server, places: Path, policy: PausePolicy
-) -> None:
-    async def body() -> None:
-        engine = server.engine(policy)
-        request = GenerationRequest(
-            prompt=tuple(range(10, 150)), max_tokens=8, temperature=0.0, ignore_eos=True
-        )
-
-        async def ask() -> list[tuple[int, float]]:
-            return [(t.token, t.logprob) async for t in engine.generate(request)]
-
-        try:
-            await engine.load(places / str(OLD), OLD)
-            old = await ask()
-            await ask()  # four blocks of it are cached now
-            change = update(places, OLD, NEW)
-            await engine.stage(change)
-            await engine.pause()
-            await engine.install(change)
-            await engine.resume()
-            new = await ask()
-            await engine.load(places / str(NEW), NEW)  # which empties all caches
-            assert new == await ask()
-            assert new != old
-        finally:
-            await engine.close()
-
-    asyncio.run(body())
-
-
-def test_recomputed_context_is_that_of_the_new_weights(server: Server, places: Path) -> None:
-    """What follows an install equals what the new version says after the same tokens."""
-
-    async def body() -> None:
-        engine = server.engine("recompute")
-        try:
-            await engine.load(places / str(OLD), OLD)
-            prompt = tuple(range(10, 80))
-            request = GenerationRequest(
-                prompt=prompt, max_tokens=400, temperature=0.0, ignore_eos=True
-            )
-            change = update(places, OLD, NEW)
-            await engine.stage(change)
-            made: list[GeneratedToken] = []
-            async with aclosing(engine.generate(request)) as tokens:
-                async for token in tokens:
-                    made.append(token)
-                    if len(made) == 8:
-                        await engine.pause()
-                        await engine.install(change)
-                        await engine.resume()
-            said = [t.token for t in made]
-            old = sum(t.version == OLD for t in made)
-            assert 8 <= old < 400
-            assert {t.version for t in made[old:]} == {NEW}
-            follow = GenerationRequest(
-                prompt=(*prompt, *said[:old]),
-                max_tokens=min(64, 400 - old),
-                temperature=0.0,
-                ignore_eos=True,
-            )
-            expected = [t.token async for t in engine.generate(follow)]
-            assert said[old : old + len(expected)] == expected
-        finally:
-            await engine.close()
-
-    asyncio.run(body())
-
-
 def test_an_engine_whose_agent_dies_in_the_pause_makes_tokens_again(
     server: Server, places: Path
 ) -> None:
@@ -230,6 +153,35 @@ def test_an_engine_whose_agent_dies_in_the_pause_makes_tokens_again(
             await heir.close()
 
     asyncio.run(body())
+
+
+def test_an_engine_whose_agent_leaves_while_requests_drain_lets_others_in(
+    server: Server, places: Path
+) -> None:
+    async def body() -> None:
+        dying, heir = server.engine("drain"), server.engine()
+        long = GenerationRequest(prompt=(1, 2, 3), max_tokens=4000, ignore_eos=True)
+        try:
+            await heir.load(places / str(OLD), OLD)
+            async with aclosing(heir.generate(long)) as running:
+                await anext(running)
+                pausing = asyncio.ensure_future(dying.pause())
+                while not await _paused(heir):
+                    await asyncio.sleep(0.01)
+                pausing.cancel()
+                request = GenerationRequest(prompt=(1, 2, 3), max_tokens=4, ignore_eos=True)
+                assert [t.version async for t in heir.generate(request)] == [OLD] * 4
+                assert (await anext(running)).version == OLD
+        finally:
+            await dying.close()
+            await heir.close()
+
+    asyncio.run(body())
+
+
+async def _paused(engine: VllmEngine) -> bool:
+    async with engine._open().get("state") as answer:
+        return bool((await answer.json())["paused"])
 
 
 @pytest.mark.parametrize("token", ["", "Bearer", "Bearer 00", "Basic 00"])
