@@ -96,7 +96,7 @@ class Stack:
         server.make_bucket(_BUCKET)
         os.environ |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         self.bulletin = server.url(_BUCKET, "run")
-        self._out = out
+        self._out = out.resolve()  # vLLM takes what is no absolute path for a name, at times
         self._started = stack.enter_context(children())
         self._key = key
         self._threads = max(1, (os.cpu_count() or 1) // (2 * islands))
