@@ -43,7 +43,7 @@ def read_file(path: Path, start: int, into: Bytes) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        left = memoryview(into)
+        left = into.data
         while left:
             got = os.preadv(fd, [left], start)
             if not got:

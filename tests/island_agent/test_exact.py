@@ -70,13 +70,13 @@ def test_it_is_the_difference_of_the_weights_over_rollbacks_and_reverts(
         new = run.versions[0] if reverts else old.mutated(rng.randrange(2**32), 0.05)
         run.publish(new, parent=parent, full=rng.random() < 0.3)
     view = view_at(run.store)
-    for old in range(5):
-        for new in range(5):
-            found = exact(run, old, new)
-            assert said(found) == truth(run.versions[old], run.versions[new])
-            assert found.changed == sum(said(found).values()) <= difference(view, old, new).at_most
-            assert found.old_weights == run.versions[old].weights
-            assert found.new_weights == run.versions[new].weights
+    for a in range(5):
+        for b in range(5):
+            found = exact(run, a, b)
+            assert said(found) == truth(run.versions[a], run.versions[b])
+            assert found.changed == sum(said(found).values()) <= difference(view, a, b).at_most
+            assert found.old_weights == run.versions[a].weights
+            assert found.new_weights == run.versions[b].weights
 
 
 def test_a_tensor_of_several_leaves_is_compared_whole_and_leaves_that_are_the_same_not_at_all() -> (
