@@ -57,7 +57,9 @@ def _lesser(before: Seen | None, seen: Seen) -> Seen:
     return replace(
         seen,
         publish_s=min(before.publish_s, seen.publish_s),
+        publish_cpu_s=min(before.publish_cpu_s, seen.publish_cpu_s),
         follow_s=min(before.follow_s, seen.follow_s),
+        follow_cpu_s=min(before.follow_cpu_s, seen.follow_cpu_s),
         publisher_bytes=min(before.publisher_bytes, seen.publisher_bytes),
         agent_bytes=min(before.agent_bytes, seen.agent_bytes),
     )
@@ -84,7 +86,9 @@ def rates_of(seen: Sequence[Seen], ladder: Sequence[tuple[float, float]]) -> Rat
 
     return Rates(
         publish_s=fit(lambda one: one.publish_s),
+        publish_cpu_s=fit(lambda one: one.publish_cpu_s),
         follow_s=fit(lambda one: one.follow_s),
+        follow_cpu_s=fit(lambda one: one.follow_cpu_s),
         publisher_bytes=fit(lambda one: one.publisher_bytes),
         agent_bytes=fit(lambda one: one.agent_bytes),
         bytes_per_changed=tuple(ladder),
@@ -102,6 +106,8 @@ def check(rates: Rates, seen: Sequence[Seen]) -> Iterator[Checked]:
         for what, predicted, measured in (
             ("seconds to publish", rates.publish_s.at(*at), one.publish_s),
             ("seconds to follow", rates.follow_s.at(*at), one.follow_s),
+            ("CPU seconds to publish", rates.publish_cpu_s.at(*at), one.publish_cpu_s),
+            ("CPU seconds to follow", rates.follow_cpu_s.at(*at), one.follow_cpu_s),
             ("bytes of a patch", rates.patch_bytes(words, one.changed / words), one.patch_bytes),
             ("bytes of the publisher", rates.publisher_bytes.at(*at), one.publisher_bytes),
             ("bytes of the agent", rates.agent_bytes.at(*at), one.agent_bytes),
