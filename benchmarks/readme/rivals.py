@@ -126,9 +126,8 @@ def _chosen(found: Found) -> Iterator[tuple[str, Found]]:
     """Yield a sparse, a usual and a dense step of each precision, and live ones."""
     for measured in found["measured"]:
         place = measured["place"]
-        if any(
-            math.isclose(place["density"] or 0.0, share) for share in _SHOWN[place["precision"]]
-        ):
+        shown = _SHOWN.get(place["precision"], ())
+        if any(math.isclose(place["density"] or 0.0, share) for share in shown):
             yield f"{place['precision']} {100 * place['density']:g} %", measured
         elif place["source"] in ("live", "trace") and place["lr"] == _LR:
             yield f"{place['source']} {place['precision']}", measured
