@@ -40,10 +40,13 @@ class Checked:
 
 
 def runs(sizes: Sequence[Size], rounds: int, versions: int, tell: Tell) -> list[Seen]:
-    """Run every size `rounds` times, in turns so that all see the same machine; keep the least."""
+    """Run every size `rounds` times, there and back so that all see the same machine.
+
+    The least of each is kept.
+    """
     best: dict[Size, Seen] = {}
     for number in range(rounds):
-        for size in sizes:
+        for size in sizes if number % 2 == 0 else reversed(sizes):
             tell(f"round {number + 1}: {size.megabytes:g} MB, {size.density:.2%}")
             with TemporaryDirectory(prefix="skerry-scale-") as name:
                 seen = see(size, versions, Path(name))
