@@ -52,7 +52,7 @@ def scale(
         str, typer.Option(metavar="LIST", help="Megabytes of the runs to hold the model against.")
     ] = "80,160,400",
     density: Annotated[float, typer.Option(min=1e-4, max=50, help="Theirs, in percent.")] = 0.5,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns; the least of each is kept.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns; the least of each is kept.")] = 3,
     versions: Annotated[int, typer.Option(min=1, help="Of a run; the fastest counts.")] = 6,
     ladder_megabytes: Annotated[
         float, typer.Option(min=0.1, help="That patch sizes by density are measured on.")

@@ -8,7 +8,6 @@ meanwhile has its own peak added, as last seen before it ended.
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from skerry.benchmarks.memory import status_bytes
+from skerry.benchmarks.memory import status_bytes, trim
 
 T = TypeVar("T")
 
@@ -100,9 +99,8 @@ def run_program(command: Sequence[str]) -> None:
 def _reset_peak() -> int | None:
     """Forget the highest resident set; return the present one, None if that cannot be done."""
     try:
-        # Freed heap would be used again without being seen.
-        ctypes.CDLL(None).malloc_trim(0)
+        trim()
         Path("/proc/self/clear_refs").write_text("5")
         return status_bytes("VmRSS")
-    except (OSError, AttributeError):
+    except OSError:
         return None

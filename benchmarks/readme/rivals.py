@@ -16,7 +16,7 @@ from skerry.codec.level import Level
 Found = Mapping[str, Any]
 
 _OURS = f"Skerry, {Level.DEFAULT}"
-_SHOWN = (0.0002, 0.005, 0.05)  # densities
+_SHOWN = {"BF16": (0.0002, 0.005, 0.05), "FP8": (0.005,)}  # densities
 _LR = 1e-6  # of real weights
 _TIMED = ("BF16", 0.005)  # precision and density of the case that speeds are taken from
 
@@ -126,7 +126,8 @@ def _chosen(found: Found) -> Iterator[tuple[str, Found]]:
     """Yield a sparse, a usual and a dense step of each precision, and live ones."""
     for measured in found["measured"]:
         place = measured["place"]
-        if any(math.isclose(place["density"] or 0.0, share) for share in _SHOWN):
+        shown = _SHOWN.get(place["precision"], ())
+        if any(math.isclose(place["density"] or 0.0, share) for share in shown):
             yield f"{place['precision']} {100 * place['density']:g} %", measured
         elif place["source"] in ("live", "trace") and place["lr"] == _LR:
             yield f"{place['source']} {place['precision']}", measured

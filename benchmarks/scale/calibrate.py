@@ -40,10 +40,13 @@ class Checked:
 
 
 def runs(sizes: Sequence[Size], rounds: int, versions: int, tell: Tell) -> list[Seen]:
-    """Run every size `rounds` times, in turns so that all see the same machine; keep the least."""
+    """Run every size `rounds` times, there and back so that all see the same machine.
+
+    The least of each is kept.
+    """
     best: dict[Size, Seen] = {}
     for number in range(rounds):
-        for size in sizes:
+        for size in sizes if number % 2 == 0 else reversed(sizes):
             tell(f"round {number + 1}: {size.megabytes:g} MB, {size.density:.2%}")
             with TemporaryDirectory(prefix="skerry-scale-") as name:
                 seen = see(size, versions, Path(name))
@@ -57,7 +60,9 @@ def _lesser(before: Seen | None, seen: Seen) -> Seen:
     return replace(
         seen,
         publish_s=min(before.publish_s, seen.publish_s),
+        publish_cpu_s=min(before.publish_cpu_s, seen.publish_cpu_s),
         follow_s=min(before.follow_s, seen.follow_s),
+        follow_cpu_s=min(before.follow_cpu_s, seen.follow_cpu_s),
         publisher_bytes=min(before.publisher_bytes, seen.publisher_bytes),
         agent_bytes=min(before.agent_bytes, seen.agent_bytes),
     )
@@ -84,7 +89,9 @@ def rates_of(seen: Sequence[Seen], ladder: Sequence[tuple[float, float]]) -> Rat
 
     return Rates(
         publish_s=fit(lambda one: one.publish_s),
+        publish_cpu_s=fit(lambda one: one.publish_cpu_s),
         follow_s=fit(lambda one: one.follow_s),
+        follow_cpu_s=fit(lambda one: one.follow_cpu_s),
         publisher_bytes=fit(lambda one: one.publisher_bytes),
         agent_bytes=fit(lambda one: one.agent_bytes),
         bytes_per_changed=tuple(ladder),
@@ -102,6 +109,8 @@ def check(rates: Rates, seen: Sequence[Seen]) -> Iterator[Checked]:
         for what, predicted, measured in (
             ("seconds to publish", rates.publish_s.at(*at), one.publish_s),
             ("seconds to follow", rates.follow_s.at(*at), one.follow_s),
+            ("CPU seconds to publish", rates.publish_cpu_s.at(*at), one.publish_cpu_s),
+            ("CPU seconds to follow", rates.follow_cpu_s.at(*at), one.follow_cpu_s),
             ("bytes of a patch", rates.patch_bytes(words, one.changed / words), one.patch_bytes),
             ("bytes of the publisher", rates.publisher_bytes.at(*at), one.publisher_bytes),
             ("bytes of the agent", rates.agent_bytes.at(*at), one.agent_bytes),

@@ -53,7 +53,9 @@ class Rates:
     """
 
     publish_s: Linear
+    publish_cpu_s: Linear
     follow_s: Linear
+    follow_cpu_s: Linear
     publisher_bytes: Linear  # of memory, on top of the trainer's own weights
     agent_bytes: Linear
     bytes_per_changed: Sequence[tuple[float, float]]

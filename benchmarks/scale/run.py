@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skerry.benchmarks.memory import MemorySampler, status_bytes
+from skerry.benchmarks.memory import MemorySampler, status_bytes, trim
 from skerry.benchmarks.weights import Pair, served_tensors
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
@@ -48,11 +48,33 @@ class Seen:
     changed: int
     patch_bytes: int
     publish_s: float
+    publish_cpu_s: float
     follow_s: float
+    follow_cpu_s: float
     publisher_bytes: int
     agent_bytes: int
     puts: int
     gets: int
+
+
+class Clock:
+    """Times some versions, by the wall and by the CPU seconds of this process."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[float, float]] = []
+        self._began = (0.0, 0.0)
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        wall, cpu = self._began
+        self._times.append((time.perf_counter() - wall, time.process_time() - cpu))
+
+    def least(self) -> dict[str, float]:
+        """Return the least of either."""
+        walls, cpus = zip(*self._times, strict=True)
+        return {"seconds": min(walls), "cpu_s": min(cpus)}
 
 
 def see(size: Size, versions: int, work: Path) -> Seen:
@@ -65,7 +87,9 @@ def see(size: Size, versions: int, work: Path) -> Seen:
         changed=published["changed"],
         patch_bytes=published["patch_bytes"],
         publish_s=published["seconds"],
+        publish_cpu_s=published["cpu_s"],
         follow_s=followed["seconds"],
+        follow_cpu_s=followed["cpu_s"],
         publisher_bytes=published["memory"],
         agent_bytes=followed["memory"],
         puts=published["puts"],
@@ -84,16 +108,16 @@ def _child(role: str, work: Path, size: Size, versions: int) -> Mapping[str, Any
 def _publish(work: Path, pair: Pair, versions: int) -> Mapping[str, object]:
     store = Metered(LocalStore(work / "bulletin"))
     config = PublisherConfig(anchor_versions=None, anchor_ratio=None, level=Level.DEFAULT)
+    trim()
     before = status_bytes("VmRSS")
     publisher = Publisher.open(store, config=config)
     weights = [served_tensors(pair, pair.old), served_tensors(pair, pair.new)]
     publisher.publish_arrays(weights[0], step=0)
     sampler, usage = MemorySampler(), store.usage()
-    seconds, changed, nbytes = [], 0, 0
+    clock, changed, nbytes = Clock(), 0, 0
     for version in range(1, versions + 1):
-        began = time.perf_counter()
-        report = publisher.publish_arrays(weights[version % 2], step=version)
-        seconds.append(time.perf_counter() - began)
+        with clock:
+            report = publisher.publish_arrays(weights[version % 2], step=version)
         changed += report.changed or 0
         nbytes += (report.patch_bytes or 0) + report.record_bytes
     sampler.stop()
@@ -103,7 +127,7 @@ def _publish(work: Path, pair: Pair, versions: int) -> Mapping[str, object]:
         "weights_bytes": pair.nbytes,
         "changed": round(changed / versions),
         "patch_bytes": round(nbytes / versions),
-        "seconds": min(seconds),
+        **clock.least(),
         "memory": max(sampler.resident - before, 1),
         "puts": round(sum(n for verb, n in requests.items() if "put" in verb) / versions),
     }
@@ -118,19 +142,18 @@ async def _follow(work: Path, versions: int) -> Mapping[str, object]:
     await agent.open()
     while await agent.step():
         pass
-    sampler, usage, seconds = MemorySampler(), store.usage(), []
+    sampler, usage, clock = MemorySampler(), store.usage(), Clock()
     for version in range(1, versions + 1):
         agent.aim(Target(version=version))
-        began = time.perf_counter()
-        while await agent.step():
-            pass
-        seconds.append(time.perf_counter() - began)
+        with clock:
+            while await agent.step():
+                pass
         assert agent.mirror.version == version
     sampler.stop()
     requests = (store.usage() - usage).requests
     await agent.close()
     return {
-        "seconds": min(seconds),
+        **clock.least(),
         "memory": sampler.resident,
         "gets": round(sum(requests.values()) / versions),
     }

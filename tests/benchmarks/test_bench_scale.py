@@ -19,6 +19,8 @@ from tests.benchmarks.test_bench_road import bench
 
 RATES = Rates(
     publish_s=Linear(fixed=0.01, of_weights=1e-9, of_changes=1e-7),
+    publish_cpu_s=Linear(fixed=0.01, of_weights=2e-9, of_changes=2e-7),
+    follow_cpu_s=Linear(fixed=0.02, of_weights=1e-9, of_changes=2e-7),
     follow_s=Linear(fixed=0.02, of_weights=5e-10, of_changes=1e-7),
     publisher_bytes=Linear(fixed=1e8, of_weights=1.0, of_changes=10.0),
     agent_bytes=Linear(fixed=1e8, of_weights=1.0, of_changes=10.0),
