@@ -1,4 +1,4 @@
-"""The README's tables from `benchmarks/results`, and a look at a result file before it is sent.
+"""The tables of README and docs from `benchmarks/results`, and a look at a file before it is sent.
 
 `skerry bench readme` writes them, `--check` only says whether they agree; `skerry bench check FILE`
 says what a submission lacks.
@@ -7,7 +7,7 @@ says what a submission lacks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,8 @@ from skerry.benchmarks.readme.scale import checks, scale
 from skerry.benchmarks.readme.sizes import sizes
 from skerry.benchmarks.submission import problems
 
+RESULTS = Path("benchmarks/results")
+
 # Each table, and the result file that it is made from.
 TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "sizes": ("deltas", sizes),
@@ -27,6 +29,13 @@ TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "road": ("road", road),
     "scale": ("scale", scale),
     "scale-checks": ("scale", checks),
+}
+
+# Where they go: every table has one page.
+PAGES: Mapping[str, Sequence[str]] = {
+    "README.md": ("sizes", "rivals"),
+    "docs/benchmarks.md": ("road",),
+    "docs/scale.md": ("scale", "scale-checks"),
 }
 
 
@@ -48,32 +57,39 @@ def _measured(form: Mapping[str, Any]) -> str:
     )
 
 
+def filled(page: str, text: str, made: Mapping[str, str]) -> str:
+    """Return a page's text with its tables.  Raises NoSuchBlock."""
+    return fill(text, {name: made[name] for name in PAGES[page]})
+
+
 def readme(
-    results: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="The directory of result files.")
-    ] = Path("benchmarks/results"),
-    page: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="The page that has the tables.")
-    ] = Path("README.md"),
+    root: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help="The checkout that has the pages.")
+    ] = Path(),
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if it differs.")] = (
         False
     ),
 ) -> None:
-    """Make the README's tables from the result files."""
-    text = page.read_text(encoding="utf-8")
-    try:
-        made = fill(text, tables(results))
-    except (NoSuchBlock, NoReason) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    if made == text:
-        typer.echo(f"{page} agrees with {results}")
-        return
-    if check:
-        typer.echo(f"{page} does not agree with {results}: run `skerry bench readme`", err=True)
+    """Make the tables of README and docs from the result files."""
+    stale = False
+    for page in PAGES:
+        path = root / page
+        text = path.read_text(encoding="utf-8")
+        try:
+            made = filled(page, text, tables(root / RESULTS))
+        except (NoSuchBlock, NoReason) as error:
+            typer.echo(f"error: {page}: {error}", err=True)
+            raise typer.Exit(1) from None
+        if made == text:
+            typer.echo(f"{page} agrees with {RESULTS}")
+        elif check:
+            typer.echo(f"{page} does not agree with {RESULTS}: run `skerry bench readme`", err=True)
+            stale = True
+        else:
+            path.write_text(made, encoding="utf-8")
+            typer.echo(f"{page} written")
+    if stale:
         raise typer.Exit(1)
-    page.write_text(made, encoding="utf-8")
-    typer.echo(f"{page} written")
 
 
 def check(

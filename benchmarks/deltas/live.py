@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pydoc_data.topics import topics
 
 import torch
-from skerry.trainer.learner import Learner, LearnerConfig
-from skerry.trainer.rollouts import Rollout
 from torch.nn.utils import clip_grad_norm_
 
 from skerry.benchmarks.deltas.states import State
+from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.rollouts import Rollout
 from skerry.trainer.source import SourceModel
 
 Schedule = Callable[[int], float]  # step, counted from 1 -> learning rate

@@ -1,4 +1,4 @@
-"""The README's tables are those of the result files, and say where ours loses."""
+"""The tables of README and docs are those of the result files, and say where ours loses."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from skerry.benchmarks.__main__ import app
-from skerry.benchmarks.bench_readme import TABLES, tables
-from skerry.benchmarks.readme.markdown import NoSuchBlock, fill, names, table
+from skerry.benchmarks.bench_readme import PAGES, TABLES, filled, tables
+from skerry.benchmarks.readme.markdown import NoSuchBlock, fill, table
 from skerry.benchmarks.readme.rivals import NoReason, compare, rivals
 from skerry.benchmarks.submission import MAX_BYTES, problems
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results"
-README = ROOT / "README.md"
 
 
-def test_the_readme_agrees_with_the_result_files() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert fill(text, tables(RESULTS)) == text, "run `skerry bench readme`"
-    assert sorted(names(text)) == sorted(TABLES)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_agrees_with_the_result_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert filled(page, text, tables(RESULTS)) == text, "run `skerry bench readme`"
+
+
+def test_every_table_has_one_page() -> None:
+    assert sorted(name for page in PAGES.values() for name in page) == sorted(TABLES)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
@@ -33,17 +36,21 @@ def test_every_result_file_has_a_form_and_is_small(path: Path) -> None:
     assert list(problems(path)) == []
 
 
-def test_the_command_writes_a_page_and_says_when_it_is_out_of_date(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    text = README.read_text(encoding="utf-8")
-    page.write_text(text.replace("| int32 index + value |", "| another |"))
-    words = ["readme", "--results", str(RESULTS), "--page", str(page)]
+def test_the_command_writes_the_pages_and_says_when_one_is_out_of_date(tmp_path: Path) -> None:
+    for page in PAGES:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / page, tmp_path / page)
+    shutil.copytree(RESULTS, tmp_path / "benchmarks/results")
+    readme = tmp_path / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(text.replace("| int32 index + value |", "| another |"))
+    words = ["readme", "--root", str(tmp_path)]
     stale = CliRunner().invoke(app, [*words, "--check"])
     assert stale.exit_code == 1
-    assert "does not agree" in stale.output
+    assert "README.md does not agree" in stale.output
     assert CliRunner().invoke(app, words).exit_code == 0
     assert CliRunner().invoke(app, [*words, "--check"]).exit_code == 0
-    assert page.read_text(encoding="utf-8") == text
+    assert readme.read_text(encoding="utf-8") == text
 
 
 def test_a_table_goes_between_its_comments_and_nowhere_else() -> None:
