@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,13 +95,11 @@ def test_words_that_were_not_written_and_cannot_be_taken_back_leave_no_version(
     _, rank = make_rank(tmp_path)
     rank.load(version_path(tmp_path, 0), 0)
     rank.stage(update(tmp_path, 0, 1))
-    writes: list[Sequence[Located]] = []
 
-    def write(located: Sequence[Located]) -> None:
-        writes.append(located)
-        if len(writes) == 2:
+    def write(located: Sequence[Located], *, prepared: Callable[[], None] | None = None) -> None:
+        if prepared is None:  # the way back
             raise InstallFailed("nothing was installed: no memory")
-        replace(located)
+        replace(located, prepared=prepared)
 
     monkeypatch.setattr(staged, "replace", write)
     monkeypatch.setattr(staged.Staged, "holds", lambda _: False)
