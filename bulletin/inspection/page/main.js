@@ -1,7 +1,8 @@
 // The frame around the views: which one is shown, the run at a glance, what comes in live.
 
-import { get, login, Problem } from "./api.js";
-import { el, labelled, panel, problem } from "./dom.js";
+import { get, Problem } from "./api.js";
+import { el, problem } from "./dom.js";
+import { themed, tokenForm } from "./frame.js";
 import { bytes, count, decimal, share } from "./format.js";
 import * as compare from "./compare.js";
 import * as heat from "./heat.js";
@@ -68,14 +69,8 @@ function failed(error, box) {
 
 function askToken(box) {
   deafen();
-  const input = el("input", { type: "password", autocomplete: "current-password", required: true, maxlength: 512 });
-  const wrong = el("p", { role: "alert" });
-  const form = el("form", { class: "controls", onsubmit: async (event) => {
-    event.preventDefault();
-    if (await login(input.value)) { listen(); glance(); route(); } else wrong.textContent = "That is not the token.";
-  } }, labelled("Token", input), el("button", {}, "Open"));
-  box.replaceChildren(el("h1", {}, "Token"), panel(null, el("p", {}, "This service asks for the token that it was started with."), form, wrong));
-  input.focus();
+  box.replaceChildren(...tokenForm(() => { listen(); glance(); route(); }));
+  box.querySelector("input").focus();
 }
 
 const tile = (what, figure, more) => el("div", { class: "tile" }, el("p", { class: "what" }, what), el("p", { class: "figure" }, figure), el("p", { class: "more" }, more ?? ""));
@@ -89,6 +84,7 @@ async function glance() {
   }
   const now = run.newest;
   $("address").textContent = run.address;
+  $("up").hidden = !/\/runs\/[^/]+\/$/.test(location.pathname);
   $("release").textContent = `Skerry ${run.release}`;
   banner(run.store);
   const well = run.islands.current;
@@ -175,9 +171,6 @@ document.addEventListener("visibilitychange", () => {
   for (const kind of ["log", "islands"]) update(kind);
 });
 
-const THEMES = ["auto", "light", "dark"];
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
 // What comes in live must not take the focus from whoever is at work in a view: it waits.
 const waiting = new Set();
 
@@ -192,28 +185,10 @@ main.addEventListener("focusout", (event) => {
   if (!main.contains(event.relatedTarget)) setTimeout(() => [...waiting].forEach(update));
 });
 
-function theme(name) {
-  const hue = name === "auto" ? (dark.matches ? "dark" : "light") : name;
-  document.documentElement.dataset.theme = hue;
-  $("theme").textContent = `Theme: ${name}`;
-  current.theme?.();
-}
-
-function chosen() {
-  const name = localStorage.getItem("skerry-theme");
-  return THEMES.includes(name) ? name : "auto";
-}
-
-$("theme").addEventListener("click", () => {
-  const next = THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length];
-  localStorage.setItem("skerry-theme", next);
-  theme(next);
-});
-dark.addEventListener("change", () => theme(chosen()));
 window.addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); scrollTo(0, 0); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
-theme(chosen());
+themed(() => current.theme?.());
 glance();
 listen();
 route();

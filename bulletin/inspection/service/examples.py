@@ -190,6 +190,7 @@ _VERIFICATION = (
 EXAMPLES: dict[str, dict[str, Any]] = {
     **TENSOR_EXAMPLES,
     "/run": _OVERVIEW,
+    "/runs": {"runs": [{"name": "run-7", "href": "./", "overview": _OVERVIEW}]},
     "/versions": _VERSIONS,
     "/versions/{version}": _VERSION,
     "/records": _RECORDS,
@@ -217,5 +218,7 @@ def add_examples(document: dict[str, Any], prefix: str) -> dict[str, Any]:
     examples |= {prefix + path: example for path, example in STREAMS.items()}
     examples["/health"] = ("application/json", HEALTH)
     for path, (kind, example) in examples.items():
+        if path not in document["paths"]:
+            continue  # the list of runs is not with each of them
         document["paths"][path]["get"]["responses"]["200"]["content"][kind]["example"] = example
     return document

@@ -68,7 +68,9 @@ class Guard:
         await answer(scope, receive, told)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        headers, path = Headers(scope=scope), str(scope["path"])
+        headers = Headers(scope=scope)
+        # A run among several is asked below its own root.
+        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
         if path in OPEN_PATHS:
             return None
         if not is_ours(self._config, headers.get("host", "")):

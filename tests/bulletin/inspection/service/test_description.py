@@ -42,6 +42,7 @@ PATHS = (
     "/api/v1/manifests/{digest}",
     "/api/v1/records",
     "/api/v1/run",
+    "/api/v1/runs",
     "/api/v1/storage",
     "/api/v1/tensor",
     "/api/v1/timeline",
@@ -54,7 +55,7 @@ PATHS = (
     "/health",
     "/session",
 )
-WITHOUT_PARAMETERS = ("/api/v1/run", "/health")
+WITHOUT_PARAMETERS = ("/api/v1/run", "/api/v1/runs", "/health")
 ENDLESS = "/api/v1/events"  # does not end while a client listens: test_events has it
 
 

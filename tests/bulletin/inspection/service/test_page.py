@@ -6,7 +6,6 @@ With SKERRY_SCREENSHOTS=DIR the pictures for the documents are written there.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -97,7 +96,7 @@ def test_every_view_of_a_live_run_is_whole_and_accessible(
             assert chart.locator("svg.main-svg").count() > 0, view
             assert chart.get_attribute("aria-label"), view
         assert window.violations() == [], view
-        picture(window, view, scheme)
+        window.picture(view, scheme)
     assert window.wrong == []
     assert window.hosts == {live.removeprefix("http://")}
     window.close()
@@ -269,7 +268,7 @@ def test_the_page_says_that_the_store_is_dead_and_goes_on_when_it_is_back(browse
         failing.append(OSError("the cable is out"))
         window.page.wait_for_selector("#banner:has-text('the cable is out')")
         assert window.violations() == []
-        picture(window, "dead", "light")
+        window.picture("dead", "light")
         failing.clear()
         window.page.wait_for_selector("#banner", state="hidden")
         assert window.wrong == []
@@ -315,11 +314,3 @@ def focus_on(window: Window, found: object) -> None:
         if found():
             return
     raise AssertionError("the keyboard does not get there")
-
-
-def picture(window: Window, view: str, scheme: str) -> None:
-    """Write a screenshot, if somebody wants one."""
-    where = os.environ.get("SKERRY_SCREENSHOTS")
-    if where is not None:
-        name = view.replace("?", "-").replace("=", "-").replace("&", "-").replace(".", "-")
-        window.page.screenshot(path=Path(where) / f"{name}-{scheme}.png", full_page=True)
