@@ -54,9 +54,7 @@ def gate(
     with serving(module, "bare") as bare, serving(module, "gate") as gated:
         for _ in range(rounds):
             for name, url in (("bare", bare), ("gate", gated)):
-                found = asyncio.run(
-                    _measure(name, url + "/v1/completions", requests, tokens, at_once)
-                )
+                found = asyncio.run(_measure(name, url, requests, tokens, at_once))
                 best[name] = _better(best.get(name), found)
     for found in best.values():
         print(

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from skerry.benchmarks.machine import machine
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission
 
 if TYPE_CHECKING:
     import torch
@@ -59,12 +58,11 @@ def publish(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Measure what publishing every step adds to a training step."""
+    submission = Submission("publish", {"rounds": rounds, "tokens": tokens, "lr": lr})
     with TemporaryDirectory() as directory:
         found = measure(bulletin or directory, megabytes, steps, rounds, tokens, lr)
     if as_json:
-        settings = {"rounds": rounds, "tokens": tokens, "lr": lr}
-        results = {"machine": machine(kernel.current().name), "settings": settings, **asdict(found)}
-        print(json.dumps(results, indent=1))
+        print(json.dumps(submission.document(asdict(found)), indent=1))
         return
     print(
         f"{found.weights_gb:.3f} GB of BF16: a step takes {1e3 * found.without_s:.1f} ms, "

@@ -92,8 +92,8 @@ def problems(path: Path) -> Iterator[str]:
 
 def _arguments(benchmark: str) -> list[str]:
     """Return what followed the benchmark's name on the command line."""
-    words = sys.argv[1:]
-    return words[words.index(benchmark) + 1 :] if benchmark in words else []
+    words, name = sys.argv[1:], benchmark.split()[-1]
+    return words[words.index(name) + 1 :] if name in words else []
 
 
 def _commit() -> str | None:

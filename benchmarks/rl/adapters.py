@@ -9,7 +9,6 @@ with what was published, byte for byte.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,10 +19,9 @@ from typing import Annotated
 import typer
 
 from skerry.benchmarks.engine_gate import EngineGate
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.submission import Submission, write
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import open_store
-from skerry.codec import kernel
 from skerry.codec.level import Level
 from skerry.codec.weights import digest_weights
 from skerry.island_agent import Agent, AgentConfig
@@ -189,6 +187,7 @@ def adapters(
         model=model, rank=rank, lr=lr, steps=steps, prompts=prompts, samples=samples,
         max_tokens=max_tokens,
     )  # fmt: skip
+    submission = Submission("rl adapters", asdict(settings))
     with tempfile.TemporaryDirectory(prefix="skerry-lora-") as work:
         versions = asyncio.run(measure(settings, Path(work)))
     print(f"{model}, LoRA of rank {rank} on all projections, lr {lr:g}\n")
@@ -204,12 +203,8 @@ def adapters(
         )
     print("\nboth runs were followed to their last version, and every file is what was published")
     if json_file is not None:
-        results = {
-            "machine": machine(kernel.current().name),
-            "settings": asdict(settings),
-            "versions": [asdict(version) for version in versions],
-        }
-        json_file.write_text(json.dumps(results, indent=1) + "\n")
+        found = {"versions": [asdict(version) for version in versions]}
+        write(json_file, submission.document(found))
 
 
 def _share(wire: Wire) -> str:

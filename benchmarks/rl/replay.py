@@ -22,9 +22,8 @@ import torch
 import typer
 
 from skerry.benchmarks.engine_gate import EngineGate
-from skerry.benchmarks.machine import machine
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission
 from skerry.inference.models.llama import Llama
 from skerry.inference.models.moe import Recorder
 from skerry.inference.routed import decode_routed
@@ -156,6 +155,8 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare trainer and engine on a sparse model, with and without router replay."""
+    settings = {"seeds": seeds, "steps": steps, "lr": lr, "layers": layers, "experts": experts}
+    submission = Submission("rl replay", settings)
     torch.set_num_threads(1)  # a small model would wait for its threads, and for little else
     found = []
     for lag in (0, 1):
@@ -164,17 +165,7 @@ def replay(
             run = measure(source, seed=seed, lag=lag, steps=steps, lr=lr)
             found.append(asyncio.run(run))
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "machine": machine(kernel.current().name),
-                    "settings": {
-                        "steps": steps, "lr": lr, "layers": layers, "experts": experts,
-                    },
-                    "runs": [asdict(one) for one in found],
-                }
-            )
-        )  # fmt: skip
+        print(json.dumps(submission.document({"runs": [asdict(one) for one in found]})))
         return
     print(f"{layers} layers, 2 of {experts} experts, lr {lr:g}, {steps} steps; nats a token\n")
     print("| lag | seed | tokens | rerouted | KL, own | KL, replay | of it | apart | replay |")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import sys
 import tempfile
 import time
@@ -22,11 +21,10 @@ from typing import Annotated, Any
 
 import typer
 
-from skerry.benchmarks.machine import machine
 from skerry.benchmarks.rl.islands import two_islands
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval, quarters
+from skerry.benchmarks.submission import Submission, write
 from skerry.bulletin.stores import open_store
-from skerry.codec import kernel
 from skerry.publisher import Publisher, PublisherConfig
 from skerry.publisher.arrays import Served
 from skerry.trainer.prompts import QUESTIONS, encoded
@@ -150,6 +148,7 @@ def reward(
         model=model, lr=lr, steps=steps, prompts=prompts, samples=samples,
         max_tokens=max_tokens, max_off_policy_steps=max_off_policy_steps,
     )  # fmt: skip
+    submission = Submission("rl reward", asdict(settings))
     runs = []
     for seed in range(seeds):
         gc.collect()  # the weights of the run before hang in cycles, and are gigabytes
@@ -160,13 +159,11 @@ def reward(
         total.add(run.tally)
     _say(settings, runs, gain, total)
     if json_file is not None:
-        json_file.write_text(json.dumps(_results(settings, runs, gain, total), indent=1) + "\n")
+        write(json_file, submission.document(_results(runs, gain, total)))
 
 
-def _results(settings: Settings, runs: list[Run], gain: Interval, total: Tally) -> dict[str, Any]:
+def _results(runs: list[Run], gain: Interval, total: Tally) -> dict[str, Any]:
     return {
-        "machine": machine(kernel.current().name),
-        "settings": asdict(settings),
         "gain": asdict(gain),
         "all": tally_json(total),
         "runs": [

@@ -19,8 +19,17 @@ _TOY_RUNS = {
     "gate": "test_bench_engines.test_both_servers_are_asked_and_their_figures_kept",
     "inspect": "test_bench_inspect.test_it_measures_every_kind_of_request_and_view_or_says_why_not",
     "log": "test_every_benchmark.test_a_long_log_is_read_by_the_command",
-    "readme": "test_bench_readme.test_the_command_writes_a_page_and_says_when_it_is_out_of_date",
+    "payload": (
+        "test_bench_engines.test_payloads_come_whole_by_each_way_and_the_gate_works_for_one_only"
+    ),
+    "publish": "test_bench_publish.test_the_same_loop_runs_with_and_without_publishing",
+    "readme": (
+        "test_bench_readme.test_the_command_writes_the_pages_and_says_when_one_is_out_of_date"
+    ),
     "relay": "test_bench_agent.test_agents_behind_a_relay_cost_the_wan_one_fetch",
+    "rl adapters": "test_bench_rl.test_adapters_and_merged_weights_are_followed_and_counted",
+    "rl replay": "test_bench_rl.test_with_replay_a_sparse_models_trainer_is_nearer_to_its_engine",
+    "rl reward": "test_bench_rl.test_two_islands_a_version_apart_give_rollouts_of_two_lags",
     "road": "test_bench_road.test_versions_cross_a_link_and_are_served_beside_a_full_checkpoint",
     "scale": "test_bench_scale.test_the_model_is_calibrated_here_and_checked_at_other_sizes",
 }
@@ -28,7 +37,12 @@ _IN_CI = {"pause"}  # needs vLLM, in an environment of its own
 
 
 def test_every_benchmark_has_a_toy_run() -> None:
-    commands = {command.name for command in app.registered_commands}
+    commands = {command.name for command in app.registered_commands} | {
+        f"{group.name} {command.name}"
+        for group in app.registered_groups
+        if group.typer_instance is not None
+        for command in group.typer_instance.registered_commands
+    }
     assert commands == _TOY_RUNS.keys() | _IN_CI
     for run in _TOY_RUNS.values():
         module, _, name = run.partition(".")
