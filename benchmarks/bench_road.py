@@ -23,10 +23,10 @@ from typing import Annotated, Any
 
 import typer
 
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.benchmarks.machine import machine
 from skerry.benchmarks.road.link import FAR, Link, LinkSpec, LinkUnavailable, link
 from skerry.benchmarks.road.messages import Child, child, end_in_order
-from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY
 from skerry.codec import kernel
 from skerry.island_agent import AgentConfig
 

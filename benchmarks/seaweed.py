@@ -18,10 +18,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
 from skerry.benchmarks.processes import stop_process
-
-ACCESS_KEY = "skerrytestkey"
-SECRET_KEY = "skerry-test-secret-0123456789"
 
 _START_S = 60.0
 _STARTS = 5  # with other ports, when somebody was faster

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.unsignedinteger]
+Write = tuple[
+    Words, npt.NDArray[np.int64], Words
+]  # words, ascending positions, what becomes of them
 Kind = Literal["float", "signed", "unsigned"]
 
 

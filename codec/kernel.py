@@ -6,7 +6,7 @@ Every kernel gives the same bytes and refuses the same ones.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from skerry.codec.context import Coded, decode_chunks, encode_chunks
-from skerry.codec.dtypes import DType, Words
+from skerry.codec.dtypes import DType, Words, Write
 from skerry.codec.native import load
 from skerry.codec.rates import Ints
 from skerry.codec.scan import ChunkDiff, scan
@@ -54,6 +54,13 @@ class Kernel(Protocol):
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
         """Write `new` to `positions`, shape [changes] both, which lie inside `words`."""
 
+    def writer(self, writes: Sequence[Write]) -> Callable[[], None]:
+        """Return what applies all of `writes`, in order, with as little delay as can be.
+
+        The arrays are those of `apply`.  What is returned raises IndexError at a position outside,
+        and then some words may be written.
+        """
+
 
 class NumpyKernel:
     """The reference: one implementation that is easy to read, and slow."""
@@ -84,6 +91,15 @@ class NumpyKernel:
 
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
         words[positions] = new
+
+    def writer(self, writes: Sequence[Write]) -> Callable[[], None]:
+        held = list(writes)
+
+        def write_all() -> None:
+            for write in held:
+                self.apply(*write)
+
+        return write_all
 
 
 _chosen: Kernel | None = None

@@ -8,7 +8,7 @@ during each call, so threads run side by side.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from skerry.codec.context import Coded
-from skerry.codec.dtypes import DType, Words
+from skerry.codec.dtypes import DType, Words, Write
 from skerry.codec.errors import FormatError
 from skerry.codec.parallel import ordered
 from skerry.codec.profile import Profile
@@ -72,6 +72,17 @@ class _Changes(ctypes.Structure):
     )
 
 
+class _Write(ctypes.Structure):
+    _fields_ = (
+        ("words", ctypes.c_void_p),
+        ("n", ctypes.c_uint64),
+        ("positions", ctypes.c_void_p),
+        ("after", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+        ("word", ctypes.c_uint32),
+    )
+
+
 _INT, _WORDS, _COUNT, _POINTER = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _SIGNATURES = {
     "diff": (_INT, _WORDS, _POINTER, _POINTER, _COUNT, _POINTER),
@@ -91,7 +102,7 @@ _SIGNATURES = {
         *(_INT, ctypes.POINTER(_DType), ctypes.POINTER(_Profile), _POINTER, _COUNT, _POINTER),
         *(_COUNT, _COUNT, _POINTER, _POINTER),
     ),
-    "apply": (_WORDS, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT),
+    "apply": (ctypes.POINTER(_Write), _COUNT),
 }
 
 
@@ -206,28 +217,18 @@ class NativeKernel:
         ]
 
     def apply(self, words: Words, positions: Ints, new: Words) -> None:
-        if not words.flags.writeable:
-            raise ValueError("assignment destination is read-only")
-        if (
-            new.dtype != words.dtype
-            or new.shape != positions.shape
-            or positions.dtype != np.int64
-            or not positions.flags.aligned
-        ):
-            raise ValueError(
-                f"{positions.size} positions ({positions.dtype}) of {words.dtype} words, "
-                f"and {new.size} new ones of {new.dtype}"
-            )
-        done = self._library.skerry_apply(
-            words.itemsize,
-            _address(words),
-            words.size,
-            _address(positions),
-            _address(new),
-            positions.size,
-        )
-        if done < 0:
-            raise IndexError(f"a position is outside the {words.size} words")
+        self.writer([(words, positions, new)])()
+
+    def writer(self, writes: Sequence[Write]) -> Callable[[], None]:
+        held = list(writes)  # what the rows point into
+        rows = (_Write * len(held))(*(_write(write) for write in held))
+
+        def write_all() -> None:
+            if self._library.skerry_apply(rows, len(held)) < 0:
+                words = sorted({words.size for words, _, _ in held})
+                raise IndexError(f"a position is outside the words: {words[:5]}")
+
+        return write_all
 
     def _encode(self, item: tuple[ChunkDiff, DType, _CProfile]) -> bytes:
         diff, dtype, profile = item
@@ -271,6 +272,30 @@ class NativeKernel:
         )
         _check(count, setting.dtype)
         return positions[:count], new[:count]
+
+
+def _write(write: Write) -> _Write:
+    words, positions, new = write
+    if not words.flags.writeable:
+        raise ValueError("assignment destination is read-only")
+    if (
+        new.dtype != words.dtype
+        or new.shape != positions.shape
+        or positions.dtype != np.int64
+        or not positions.flags.aligned
+    ):
+        raise ValueError(
+            f"{positions.size} positions ({positions.dtype}) of {words.dtype} words, "
+            f"and {new.size} new ones of {new.dtype}"
+        )
+    return _Write(
+        words=_address(words),
+        n=words.size,
+        positions=_address(positions),
+        after=_address(new),
+        count=positions.size,
+        word=words.itemsize,
+    )
 
 
 @dataclass(frozen=True, slots=True)

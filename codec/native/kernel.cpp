@@ -43,6 +43,25 @@ int64_t describe(const Chunk &chunk, const void *after, const uint32_t *position
   return static_cast<int64_t>(count);
 }
 
+// The positions ascend over far more memory than caches hold: where they lead is asked for early.
+template <class Word>
+int64_t apply(const skerry_write &write) {
+  for (uint64_t i = 0; i < write.count; i++) {
+    const auto next = static_cast<uint64_t>(write.positions[std::min(i + kAhead, write.count - 1)]);
+    if (next < write.n) prefetch(write.words, next * sizeof(Word));
+    const auto at = static_cast<uint64_t>(write.positions[i]);
+    if (at >= write.n) return SKERRY_ARGUMENT;
+    store(write.words, at, load<Word>(write.after, i));
+  }
+  return static_cast<int64_t>(write.count);
+}
+
+int64_t apply(const skerry_write &write) {
+  int64_t written = SKERRY_ARGUMENT;
+  with_word(write.word, [&](auto w) { written = apply<decltype(w)>(write); });
+  return written;
+}
+
 }  // namespace
 }  // namespace skerry
 
@@ -99,18 +118,14 @@ int64_t skerry_describe(const skerry_dtype *dtype, const void *before, const voi
   return described;
 }
 
-int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,
-                                const void *after, uint64_t count) {
-  int64_t result = SKERRY_ARGUMENT;
-  skerry::with_word(word, [&](auto w) {
-    for (uint64_t i = 0; i < count; i++) {
-      const auto at = static_cast<uint64_t>(positions[i]);
-      if (at >= n) return;
-      skerry::store(words, at, skerry::load<decltype(w)>(after, i));
-    }
-    result = static_cast<int64_t>(count);
-  });
-  return result;
+int64_t skerry_apply(const skerry_write *writes, uint64_t count) {
+  int64_t sum = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    const int64_t written = skerry::apply(writes[i]);
+    if (written < 0) return written;
+    sum += written;
+  }
+  return sum;
 }
 
 }  // extern "C"

@@ -92,9 +92,19 @@ SKERRY_API int64_t skerry_decode(skerry_path path, const skerry_dtype *dtype, co
                       const uint8_t *data, uint64_t size, const void *before, uint64_t n,
                       uint64_t capacity, int64_t *positions, void *after);
 
-// Write the words `after` to `positions` in `words`, n of them.
-SKERRY_API int64_t skerry_apply(uint32_t word, void *words, uint64_t n, const int64_t *positions,
-                                const void *after, uint64_t count);
+// What is written to one array: `after`, of `count` words, to `positions` in `words`, n of them.
+typedef struct {
+  void *words;
+  uint64_t n;
+  const int64_t *positions;
+  const void *after;
+  uint64_t count;
+  uint32_t word;
+} skerry_write;
+
+// Write to several arrays, in order, up to the first that has a position outside; return how many
+// words were written, or SKERRY_ARGUMENT.
+SKERRY_API int64_t skerry_apply(const skerry_write *writes, uint64_t count);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from skerry.codec import kernel
+from skerry.codec.dtypes import Words
 from skerry.codec.tensors import TensorChanges
 from skerry.inference.engine import EngineBroken, InstallFailed
 from skerry.inference.models.checkpoint import DTYPE_NAMES
@@ -60,6 +62,26 @@ def put_words(words: torch.Tensor, positions: torch.Tensor, bits: torch.Tensor) 
     words[positions] = bits
 
 
+def writer(located: Sequence[Located]) -> Callable[[], None]:
+    """Return what writes the new bits with as little delay as can be.
+
+    All that lies on this host goes by one call: a model has hundreds of parameters, and a call for
+    each would cost as much as the writing.
+    """
+    here = [changes for changes in located if changes.words.device.type == "cpu"]
+    elsewhere = [changes for changes in located if changes.words.device.type != "cpu"]
+    write_here = kernel.current().writer(
+        [(_unsigned(c.words), c.positions.numpy(), _unsigned(c.new)) for c in here]
+    )
+
+    def write_all() -> None:
+        write_here()
+        for changes in elsewhere:
+            put_words(changes.words, changes.positions, changes.new)
+
+    return write_all
+
+
 def write(located: Sequence[Located], put: Write = put_words) -> None:
     """Write the new bits of every parameter, or of none.
 
@@ -76,11 +98,22 @@ def check_old(located: Sequence[Located]) -> None:
             raise InstallFailed(f"{changes.name}: the old bits are not the ones that were staged")
 
 
-def replace(located: Sequence[Located], put: Write = put_words) -> None:
-    """Write the new bits, as `write` does, for a caller that knows the old ones to be there."""
+def replace(
+    located: Sequence[Located],
+    put: Write = put_words,
+    *,
+    prepared: Callable[[], None] | None = None,
+) -> None:
+    """Write the new bits, as `write` does, for a caller that knows the old ones to be there.
+
+    `prepared` is the `writer` of them, if there is one.
+    """
     try:
-        for changes in located:
-            put(changes.words, changes.positions, changes.new)
+        if prepared is not None:
+            prepared()
+        else:
+            for changes in located:
+                put(changes.words, changes.positions, changes.new)
     except Exception as error:  # whatever it was, half an update must not be served
         _restore(located, put, error)
         raise InstallFailed(f"nothing was installed: {error}") from error
@@ -123,6 +156,11 @@ def _bits(words: np.typing.NDArray[np.unsignedinteger], like: torch.Tensor) -> t
         raise InstallFailed(f"expected words of {like.element_size()} bytes, found {words.dtype}")
     signed = words.astype(f"<u{words.dtype.itemsize}").view(f"<i{words.dtype.itemsize}")
     return torch.from_numpy(signed)
+
+
+def _unsigned(words: torch.Tensor) -> Words:
+    array = words.numpy()
+    return array.view(f"<u{array.itemsize}")
 
 
 def _restore(located: Sequence[Located], put: Write, cause: Exception) -> None:

@@ -15,7 +15,7 @@ import torch
 from skerry.codec.dtypes import Words
 from skerry.codec.tensors import TensorChanges
 from skerry.inference.engine import InstallFailed
-from skerry.inference.engines.scatter import Located, check_old, replace
+from skerry.inference.engines.scatter import Located, check_old, replace, writer
 from skerry.inference.placement.checkpoint import MappedCheckpoint
 from skerry.inference.placement.placement import Placement, Tensors, module_of
 from skerry.inference.placement.words import TORCH_DTYPES, WORDS, storage_words
@@ -30,6 +30,7 @@ class Staged:
     """`sources` holds the new tensors that derived modules are made from, `before` the old ones."""
 
     located: tuple[Located, ...]
+    write: Callable[[], None]  # the new bits of `located`
     sources: tuple[tuple[str, torch.Tensor], ...]
     before: tuple[tuple[str, torch.Tensor], ...]
     derived: Mapping[str, str]  # parameters that are made anew, and why
@@ -45,7 +46,7 @@ class Staged:
             # First, because only this can fail for reasons of its own; the rest has an undo.
             reload(self.sources)
         try:
-            replace(self.located)
+            replace(self.located, prepared=self.write)
         except InstallFailed:
             if self.before:
                 reload(self.before)
@@ -94,6 +95,7 @@ def stage(
     sources, before = _sources(placement, modules, changes, mirror)
     return Staged(
         located=tuple(located),
+        write=writer(located),
         sources=sources,
         before=before,
         derived={

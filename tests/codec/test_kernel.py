@@ -183,6 +183,41 @@ WORDS = np.arange(64, dtype=np.uint16)
 POSITIONS = np.array([3, 5])
 
 
+@pytest.mark.parametrize("name", KERNELS)
+@given(data=st.data())
+def test_a_writer_writes_to_all_its_arrays_whenever_it_is_called(
+    name: str, data: st.DataObject
+) -> None:
+    writes, expected = [], []
+    for word in data.draw(st.lists(st.sampled_from([1, 2, 4, 8]), max_size=4)):
+        size = data.draw(st.integers(1, 300))
+        words = np.zeros(size, f"<u{word}")
+        positions = np.array(sorted(data.draw(st.sets(st.integers(0, size - 1)))), np.int64)
+        new = np.arange(1, positions.size + 1, dtype=words.dtype)
+        writes.append((words, positions, new))
+        after = words.copy()
+        after[positions] = new
+        expected.append(after)
+    write = KERNELS[name].writer(writes)
+    for _ in range(2):
+        write()
+        for (words, _, _), after in zip(writes, expected, strict=True):
+            assert np.array_equal(words, after)
+            words[:] = 0
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_writer_stops_at_a_position_outside(name: str) -> None:
+    first, second = WORDS.copy(), WORDS.copy()
+    outside = np.array([WORDS.size], np.int64)
+    write = KERNELS[name].writer(
+        [(first, POSITIONS, WORDS[:2] + 1), (second, outside, WORDS[:1] + 1)]
+    )
+    with pytest.raises(IndexError, match=r"outside|out of bounds"):
+        write()
+    assert np.array_equal(second, WORDS)
+
+
 def read_only() -> Words:
     words = WORDS.copy()
     words.flags.writeable = False

@@ -140,8 +140,9 @@ inline Decoded decode(skerry_path path, const Case &chunk, const Bytes &payload)
     CLAIM(at > last && at < static_cast<int64_t>(n));
     last = at;
   }
-  CLAIM(skerry_apply(chunk.dtype.word, before.data(), n, positions.get(), words.data(),
-                     static_cast<uint64_t>(count)) == count);
+  const skerry_write write = {before.data(), n, positions.get(), words.data(),
+                              static_cast<uint64_t>(count), chunk.dtype.word};
+  CLAIM(skerry_apply(&write, 1) == count);
   return {count, Bytes(before.data(), before.data() + n * word)};
 }
 

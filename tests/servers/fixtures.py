@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed, weed
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
+from skerry.benchmarks.seaweed import Seaweed, weed
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from skerry.benchmarks.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
+from skerry.benchmarks.credentials import ACCESS_KEY, SECRET_KEY
+from skerry.benchmarks.seaweed import Seaweed
 from skerry.bulletin.errors import InvalidKey, StoreDenied, StoreError, StoreUnavailable
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.stores.retries import Retries, RetryConfig
