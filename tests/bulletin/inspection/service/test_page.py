@@ -64,20 +64,21 @@ def live(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
     """A small demo, served from before its first version on; a browser has watched it arrive."""
     here = tmp_path_factory.mktemp("demo")
     small = ("--model", "tiny", "--steps", STEPS)
-    with (
-        process("demo", *small, "--out", "demo", "--json", cwd=here) as demo,
-        process("serve", "demo/bulletin", "--port", 0, "--json", cwd=here) as service,
-    ):
+    with process("serve", "demo/bulletin", "--port", 0, "--json", cwd=here) as service:
         assert service.stdout is not None
         url = json.loads(service.stdout.readline())["url"].rstrip("/")
         window = Window(browser, url)
         window.page.goto(url)
         window.page.wait_for_function(
-            "last => document.querySelector('.tile .figure')?.textContent === last",
-            arg=str(STEPS),
-            timeout=240_000,
+            "() => document.querySelector('#live').textContent === 'live'"
         )
-        assert demo.wait(240) == 0
+        with process("demo", *small, "--out", "demo", "--json", cwd=here) as demo:
+            window.page.wait_for_function(
+                "last => document.querySelector('.tile .figure')?.textContent === last",
+                arg=str(STEPS),
+                timeout=240_000,
+            )
+            assert demo.wait(240) == 0
         assert window.page.locator("#told").text_content() == f"Version {STEPS} is there."
         window.close()
         yield url
