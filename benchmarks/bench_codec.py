@@ -6,30 +6,28 @@ first (and used again by the next run); then steps of AdamW are simulated at sev
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from skerry.benchmarks import simulate, trace
 from skerry.benchmarks.cases import Plan, Tell, run_case
-from skerry.benchmarks.machine import machine
+from skerry.benchmarks.options import numbers
 from skerry.benchmarks.results import Case, Results
 from skerry.benchmarks.rivals import EVERY_RIVAL, RIVALS
+from skerry.benchmarks.submission import Submission, write
 from skerry.benchmarks.tables import show
 from skerry.codec import kernel
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-N = TypeVar("N", int, float)
 
 DENSITIES = "0.02,0.1,0.5,1.5,3,5"
 
@@ -97,8 +95,8 @@ def codec(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="SKERRY_KERNEL") from error
     began = time.monotonic()
-    counts = sorted({1, *_numbers(threads, int, "--threads")})
-    shares = _numbers(densities, float, "--densities")
+    counts = sorted({1, *numbers(threads, int, "--threads")})
+    shares = numbers(densities, float, "--densities")
     kinds, trace_starts = dtypes.split(","), starts.split(",")
     if wrong := [name for name in kinds if name not in simulate.DTYPES]:
         raise typer.BadParameter(f"no such dtype: {wrong[0]}", param_hint="--dtypes")
@@ -118,7 +116,6 @@ def codec(
     for recipe in recipes:
         tell(f"trace {recipe.start}")
         trace.ensure(trace_dir, recipe)
-    about = machine(kernel.current().name)
     plan = Plan(
         threads=counts,
         rivals=EVERY_RIVAL if rivals is Rivals.ALL else RIVALS,
@@ -129,17 +126,17 @@ def codec(
         "steps": steps, "model": model, "starts": trace_starts, "rivals": rivals.value,
         "slice_bytes": plan.slice_bytes, "seed": seed,
     }  # fmt: skip
+    submission = Submission("codec", settings)
     cases = chain.from_iterable(_trace_cases(trace_dir, recipe, plan, tell) for recipe in recipes)
     if only is not Only.TRACE:
         simulated = _simulated_cases(kinds, shares, int(gigabytes * 1e9), seed, plan, tell)
         cases = chain(cases, simulated)
-    results = Results(machine=about, settings=settings, cases=[], seconds=0.0)
+    results = Results(machine=submission.machine, cases=[], seconds=0.0)
     for case in cases:
-        seconds = time.monotonic() - began
-        results = replace(results, cases=[*results.cases, case], seconds=seconds)
+        results = replace(results, cases=[*results.cases, case], seconds=submission.seconds)
         # After every case: a run takes long, and may be ended.
         if json_file is not None:
-            json_file.write_text(json.dumps(asdict(results), indent=1) + "\n")
+            write(json_file, submission.document({"cases": list(map(asdict, results.cases))}))
     show(results)
 
 
@@ -171,17 +168,6 @@ def _simulated_cases(
             )
             yield run_case(name, "simulated", kind, pair, plan, tell)
             del pair  # before the next is made
-
-
-def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
-    try:
-        values = [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        rule = f"expected numbers and commas: {text}"
-        raise typer.BadParameter(rule, param_hint=option) from error
-    if min(values) <= 0:
-        raise typer.BadParameter("every number must be above 0", param_hint=option)
-    return values
 
 
 if __name__ == "__main__":

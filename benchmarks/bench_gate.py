@@ -7,7 +7,6 @@ are asked in turn by this one.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
@@ -22,8 +21,7 @@ import aiohttp
 import numpy as np
 import typer
 
-from skerry.benchmarks.machine import machine
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission, write
 
 _START_LIMIT_S = 240.0  # of a busy machine
 
@@ -49,6 +47,8 @@ def gate(
     ] = None,
 ) -> None:
     """Measure what the gate adds to a request's latency, and how many it takes a second."""
+    settings = {"requests": requests, "tokens": tokens, "at_once": at_once, "rounds": rounds}
+    submission = Submission("gate", settings)
     best: dict[str, Measured] = {}
     module = "skerry.benchmarks.gate_server"
     with serving(module, "bare") as bare, serving(module, "gate") as gated:
@@ -64,12 +64,8 @@ def gate(
     added = best["gate"].p50_ms - best["bare"].p50_ms, best["gate"].p99_ms - best["bare"].p99_ms
     print(f"added  p50 {added[0]:6.2f} ms  p99 {added[1]:6.2f} ms")
     if json_file is not None:
-        results = {
-            "machine": machine(kernel.current().name),
-            "settings": {"requests": requests, "tokens": tokens, "at_once": at_once},
-            "servers": [asdict(found) for found in best.values()],
-        }
-        json_file.write_text(json.dumps(results, indent=1))
+        servers = [asdict(found) for found in best.values()]
+        write(json_file, submission.document({"servers": servers}))
 
 
 @contextmanager

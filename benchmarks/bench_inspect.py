@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from skerry.benchmarks.painted import NoBrowser, Painted, browse
+from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.synthetic_run import SIGNER, Shape, make_run
 from skerry.bulletin.inspection.follower import Follower
 from skerry.bulletin.stores.memory import MemoryStore
@@ -179,6 +180,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the inspection service and its page on a long made-up run."""
+    settings = {"versions": versions, "islands": islands, "count": count}
+    submission = Submission("inspect", settings)
     store = MemoryStore()
     shape = Shape(versions=versions, islands=islands, retired=min(400, versions // 10))
     typer.echo(f"making {versions} versions and {islands} islands ...", err=True)
@@ -211,7 +214,7 @@ def inspect(
         "requests_an_hour": hours,
     }
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(submission.document(result)))
     else:
         _show(result, calls, pages)
 

@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from skerry.benchmarks.submission import Submission
 from skerry.bulletin import keys
 from skerry.bulletin.cost import COST_LIMIT_BYTES, CostLog
 from skerry.bulletin.errors import ListUnsupported, NotFound
@@ -215,6 +216,7 @@ def log(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read a long log afresh, and count what publishing and following cost."""
+    submission = Submission("log", {"records": records, "round_trip_ms": round_trip_ms})
     with _told(f"a log of {records} records"):
         run = make_log(records)
     reads = []
@@ -239,7 +241,7 @@ def log(
     if as_json:
         fresh = [asdict(read) for read in reads]
         shown = [asdict(figure) for figure in figures]
-        print(json.dumps({"round_trip_ms": round_trip_ms, "fresh": fresh, "costs": shown}))
+        print(json.dumps(submission.document({"fresh": fresh, "costs": shown})))
         return
     _show(reads, figures, round_trip_ms)
 

@@ -9,7 +9,6 @@ bit.  *Whole* is from the call to pause until the engine runs again, *inside* wh
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import tempfile
@@ -22,8 +21,7 @@ import numpy as np
 import typer
 
 from skerry.benchmarks import pause_model
-from skerry.benchmarks.machine import machine
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission, write
 from skerry.inference.exchange import Exchange
 
 WAYS = ("scatter", "vLLM reload", "vLLM NaN patches")
@@ -65,18 +63,15 @@ def pause(
         ) from error
     shares = [float(text) for text in densities.split(",")]
     os.environ.setdefault("VLLM_PLUGINS", "skerry")
+    settings = {"layers": layers, "densities": shares, "repeat": repeat, "seed": seed}
+    submission = Submission("pause", settings)
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as scratch:
         bench = _Bench(Path(scratch), layers, repeat, seed)
         ways = asyncio.run(bench.run(shares))
     show(ways)
     if json_file is not None:
-        about = {**machine(kernel.current().name), "vllm": vllm.__version__}
-        results = {
-            "machine": about,
-            "parameters": bench.model.parameters,
-            "ways": [asdict(way) for way in ways],
-        }
-        json_file.write_text(json.dumps(results, indent=1))
+        found = {"parameters": bench.model.parameters, "ways": [asdict(way) for way in ways]}
+        write(json_file, submission.document({"vllm": vllm.__version__, **found}))
 
 
 def show(ways: list[Way]) -> None:

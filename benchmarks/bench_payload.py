@@ -8,7 +8,6 @@ the versions in front, and through the gate.  Each process counts its own CPU ti
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +17,8 @@ import aiohttp
 import typer
 
 from skerry.benchmarks.bench_gate import serving
-from skerry.benchmarks.machine import machine
 from skerry.benchmarks.payload_server import CPU, NAME, ROUTE
-from skerry.codec import kernel
+from skerry.benchmarks.submission import Submission, write
 from skerry.inference.vllm.weights import HEADER
 
 _GB = 1e9
@@ -46,6 +44,7 @@ def payload(
     ] = None,
 ) -> None:
     """Measure the CPU time that the gate and the plug-in spend on a gigabyte of answers."""
+    submission = Submission("payload", {"megabytes": megabytes, "answers": answers})
     nbytes = megabytes * _MB
     with (
         serving("skerry.benchmarks.payload_server", "engine", str(nbytes)) as engine,
@@ -66,12 +65,7 @@ def payload(
             f"{found.gb_per_s:6.2f}"
         )
     if json_file is not None:
-        results = {
-            "machine": machine(kernel.current().name),
-            "settings": {"megabytes": megabytes, "answers": answers},
-            "ways": [asdict(found) for found in ways],
-        }
-        json_file.write_text(json.dumps(results, indent=1))
+        write(json_file, submission.document({"ways": [asdict(found) for found in ways]}))
 
 
 async def _measure(

@@ -11,32 +11,27 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvicorn
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from skerry.benchmarks.machine import machine
-from skerry.benchmarks.processes import stop_process
+from skerry.benchmarks.agent_process import AgentProcess
+from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.errors import InvalidKey
 from skerry.bulletin.keys import check_key
 from skerry.bulletin.stores.local import LocalStore
-from skerry.codec import kernel
 from skerry.publisher import Publisher, PublisherConfig
 
 _AT_ONCE = 8  # agents that start together
@@ -86,45 +81,6 @@ def serving(app: CountingServer) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-
-
-class AgentProcess:
-    """`skerry agent` on a free port."""
-
-    def __init__(self, bulletin: str, directory: Path, *words: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        command = [
-            sys.executable, "-m", "skerry", "agent", bulletin, "--dir", str(directory),
-            "--port", str(self.port), "--threads", "1", *words,
-        ]  # fmt: skip
-        environment = os.environ | {"SKERRY_AGENT_ANNOUNCE": "false"}  # the store is read-only
-        with directory.with_suffix(".log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        self._log = directory.with_suffix(".log")
-
-    def version(self) -> int | None:
-        """Return the version that it holds; None also while it does not answer.
-
-        Raises RuntimeError when it has ended.
-        """
-        if self._process.poll() is not None:
-            raise RuntimeError(f"an agent ended: {self._log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=30) as got:
-                version: int | None = json.load(got)["agent"]["version"]
-        except (OSError, HTTPException):
-            return None
-        return version
-
-    def private_bytes(self) -> int:
-        """Return the memory that nobody else has a share of."""
-        rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text().splitlines()
-        sizes = {line.split()[0]: line.split()[1] for line in rollup[1:]}
-        return 1024 * (int(sizes["Private_Clean:"]) + int(sizes["Private_Dirty:"]))
-
-    def end(self) -> None:
-        stop_process(self._process, 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,11 +173,12 @@ def relay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Put many agents behind one relay, and count what crosses the WAN."""
+    settings = {"agents": agents, "megabytes": megabytes, "versions": versions}
+    submission = Submission("relay", settings)
     with tempfile.TemporaryDirectory(prefix="skerry-relay-") as name:
         found = measure(agents, megabytes, versions, Path(name))
     if as_json:
-        here: dict[str, Any] = {"machine": machine(kernel.current().name), **asdict(found)}
-        print(json.dumps(here))
+        print(json.dumps(submission.document(asdict(found))))
         return
     print(
         f"{found.agents} agents behind one relay, {found.weights_bytes / 1e6:.0f} MB of weights, a "

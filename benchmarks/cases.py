@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from skerry.benchmarks import ours
+from skerry.benchmarks.bounds import bounds, count_changed
 from skerry.benchmarks.machine import memcpy_speed
-from skerry.benchmarks.measure import Measured, measure
+from skerry.benchmarks.measure import ENOUGH_S, Measured, measure
 from skerry.benchmarks.results import Case, Phase, Row, Speed
 from skerry.benchmarks.rival import Rival
 from skerry.benchmarks.weights import Pair, as_file, slice_of
-from skerry.codec.bound import Bound, conditioned_bits
 from skerry.codec.digest import Bytes
-from skerry.codec.dtypes import DType, Words
 from skerry.codec.level import Level
 from skerry.codec.parallel import ordered
 from skerry.codec.tensors import TensorSpec
@@ -38,6 +35,8 @@ class Plan:
     rivals: Sequence[Rival]
     slice_bytes: int  # that slow rivals are measured on
     phases: bool = True
+    memcpy: bool = True
+    enough_s: float = ENOUGH_S  # of measuring one thing
 
     def sizes_only(self) -> Plan:
         """Return the plan for a case of which the sizes matter most."""
@@ -57,7 +56,7 @@ def run_case(name: str, source: str, dtype: str, pair: Pair, plan: Plan, tell: T
     target = {tensor: old.copy() for tensor, old in pair.old.items()}
     # Here and not once a run: clocks and neighbours change within minutes.
     tell_case("memcpy")
-    memcpy = {count: memcpy_speed(count) for count in plan.threads}
+    memcpy = {count: memcpy_speed(count) for count in plan.threads} if plan.memcpy else {}
     rows = list(_ours(pair, target, changed, plan, tell_case))
     phases = []
     if plan.phases:
@@ -65,7 +64,7 @@ def run_case(name: str, source: str, dtype: str, pair: Pair, plan: Plan, tell: T
         phases = list(_phases(default, pair, target, memcpy, tell_case))
     slow = [rival for rival in plan.rivals if rival.slow]
     rows += [
-        _tensor_rival(rival, pair, target, plan.threads, tell_case)
+        _tensor_rival(rival, pair, target, plan.threads, plan, tell_case)
         for rival in plan.rivals
         if not rival.slow
     ]
@@ -88,33 +87,6 @@ def run_case(name: str, source: str, dtype: str, pair: Pair, plan: Plan, tell: T
     )
 
 
-def bounds(pair: Pair) -> tuple[Bound, Bound]:
-    """Return what a step must cost given the old exponents, and without any context."""
-    given = conditioned_bits((s.type, o.reshape(-1), n.reshape(-1)) for s, o, n in pair.words())
-    moved: list[tuple[DType, Words, Words]] = []
-    words: Counter[str] = Counter()
-    changed: Counter[str] = Counter()
-    for spec, old, new in pair.words():
-        at = old != new
-        moved.append((replace(spec.type, class_mask=0), old[at], new[at]))
-        words[spec.dtype] += old.size
-        changed[spec.dtype] += moved[-1][1].size
-    positions = sum(_mask_bits(changed[dtype], words[dtype]) for dtype in words)
-    # Of words that all changed, positions cost nothing.
-    free = replace(conditioned_bits(moved), positions=positions)
-    return given, free
-
-
-def _mask_bits(changed: int, words: int) -> float:
-    """Return the entropy of which `changed` of `words` changed, in bits."""
-    parts = [part for part in (changed, words - changed) if part]
-    return -sum(part * math.log2(part / words) for part in parts)
-
-
-def count_changed(pair: Pair) -> int:
-    return sum(int(np.count_nonzero(old != new)) for _, old, new in pair.words())
-
-
 def _ours(
     pair: Pair, target: dict[str, Bytes], changed: int, plan: Plan, tell: Tell
 ) -> Iterator[Row]:
@@ -124,10 +96,14 @@ def _ours(
         tell(name)
         speeds, packs = [], set()
         for threads in plan.threads:
-            data, encoding = measure(lambda: ours.encode(pair, level, threads, digests))  # noqa: B023
+            data, encoding = measure(
+                lambda: ours.encode(pair, level, threads, digests),  # noqa: B023
+                enough_s=plan.enough_s,
+            )
             _, decoding = measure(
                 lambda: ours.apply(pair, data, target, threads),  # noqa: B023
                 prepare=lambda: _reset(target, pair),
+                enough_s=plan.enough_s,
             )
             _check(name, target, pair)
             packs.add(data)
@@ -175,7 +151,7 @@ def _slow_rival(rival: Rival, part: Pair, dtype: str, plan: Plan, tell: Tell) ->
     own = rival.scope == "file"
     pair = as_file(part, dtype) if own else part
     target = {name: old.copy() for name, old in pair.old.items()}
-    row = _tensor_rival(rival, pair, target, [1 if own else max(plan.threads)], tell)
+    row = _tensor_rival(rival, pair, target, [1 if own else max(plan.threads)], plan, tell)
     if not own:
         return row
     speeds = [replace(speed, threads=None) for speed in row.speeds]
@@ -183,7 +159,12 @@ def _slow_rival(rival: Rival, part: Pair, dtype: str, plan: Plan, tell: Tell) ->
 
 
 def _tensor_rival(
-    rival: Rival, pair: Pair, target: dict[str, Bytes], threads: Iterable[int], tell: Tell
+    rival: Rival,
+    pair: Pair,
+    target: dict[str, Bytes],
+    threads: Iterable[int],
+    plan: Plan,
+    tell: Tell,
 ) -> Row:
     """Measure a rival that gets one tensor after the other, each thread another one."""
     if missing := rival.missing():
@@ -191,10 +172,14 @@ def _tensor_rival(
     tell(rival.name)
     speeds, size = [], 0
     for count in threads:
-        parts, encoding = measure(lambda: _encode(rival, pair, count))  # noqa: B023
+        parts, encoding = measure(
+            lambda: _encode(rival, pair, count),  # noqa: B023
+            enough_s=plan.enough_s,
+        )
         _, decoding = measure(
             lambda: _apply(rival, pair, target, parts, count),  # noqa: B023
             prepare=lambda: _reset(target, pair),
+            enough_s=plan.enough_s,
         )
         _check(rival.name, target, pair)
         size = sum(len(part) for tensor in parts for part in tensor)

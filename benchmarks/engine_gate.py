@@ -24,6 +24,7 @@ class Answer:
     tokens: Sequence[int]
     logprobs: Sequence[float]
     spans: Sequence[Span]
+    routed_experts: bytes | None
 
 
 @dataclass(kw_only=True)
@@ -50,15 +51,21 @@ class EngineGate:
         max_tokens: int,
         temperature: float,
         seed: int | None,
+        routed_experts: bool,
     ) -> Answer:
         request = GenerationRequest(
-            prompt=tuple(prompt), max_tokens=max_tokens, temperature=temperature, seed=seed
+            prompt=tuple(prompt),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            routed_experts=routed_experts,
         )
         tokens = [token async for token in self.engine.generate(request)]
         return Answer(
             tokens=[token.token for token in tokens],
             logprobs=[token.logprob for token in tokens],
             spans=spans_of(token.version for token in tokens),
+            routed_experts=tokens[-1].routed_experts if tokens else None,
         )
 
     async def install(self, weights: Mapping[str, ServedTensor]) -> None:

@@ -8,7 +8,6 @@ meanwhile has its own peak added, as last seen before it ended.
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from skerry.benchmarks.memory import status_bytes, trim
+
 T = TypeVar("T")
 
-_ENOUGH_S = 2.0  # of measured time, after which nothing is repeated
+ENOUGH_S = 2.0  # of measured time, after which nothing is repeated
 _MOST = 9  # repetitions: neighbours of a virtual machine take their share of it in turns
 _LOOK_S = 0.002  # between two looks at a program's memory
 
@@ -44,15 +45,21 @@ _programs = _Programs()
 
 
 def measure(
-    work: Callable[[], T], *, prepare: Callable[[], object] = lambda: None
+    work: Callable[[], T],
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    enough_s: float = ENOUGH_S,
 ) -> tuple[T, Measured]:
-    """Run `work` once or some times, `prepare` before each run; return its first result, too."""
+    """Run `work` once or some times, `prepare` before each run; return its first result, too.
+
+    It is not repeated any more once all runs together have taken `enough_s`.
+    """
     prepare()
     before = _reset_peak()
     result, seconds = _timed(work)
-    peak = None if before is None else max(_status("VmHWM") - before, 0) + _programs.peak_bytes
+    peak = None if before is None else max(status_bytes("VmHWM") - before, 0) + _programs.peak_bytes
     runs, spent, shortest = 1, seconds, seconds
-    while runs < _MOST and spent < _ENOUGH_S:
+    while runs < _MOST and spent < enough_s:
         prepare()
         _, seconds = _timed(work)
         runs, spent, shortest = runs + 1, spent + seconds, min(shortest, seconds)
@@ -77,7 +84,7 @@ def run_program(command: Sequence[str]) -> None:
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     peak = 0
     while program.poll() is None:
-        peak = max(peak, _status("VmHWM", program.pid))
+        peak = max(peak, status_bytes("VmHWM", program.pid))
         time.sleep(_LOOK_S)
     assert program.stderr is not None
     with program.stderr:
@@ -92,22 +99,8 @@ def run_program(command: Sequence[str]) -> None:
 def _reset_peak() -> int | None:
     """Forget the highest resident set; return the present one, None if that cannot be done."""
     try:
-        # Freed heap would be used again without being seen.
-        ctypes.CDLL(None).malloc_trim(0)
+        trim()
         Path("/proc/self/clear_refs").write_text("5")
-        return _status("VmRSS")
-    except (OSError, AttributeError):
+        return status_bytes("VmRSS")
+    except OSError:
         return None
-
-
-def _status(field: str, pid: int | str = "self") -> int:
-    """Return a field of a process's status in bytes, 0 if it is not there any more."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except (OSError, ProcessLookupError):
-        return 0
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
-    return 0

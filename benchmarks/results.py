@@ -67,9 +67,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """One run: the machine, the settings, and every case."""
+    """One run: the machine, and every case."""
 
     machine: Mapping[str, object]
-    settings: Mapping[str, object]
     cases: Sequence[Case]
     seconds: float

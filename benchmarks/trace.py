@@ -23,17 +23,18 @@ from skerry.benchmarks.weights import Pair
 from skerry.codec.digest import Bytes
 from skerry.publisher import Checkpoint
 from skerry.publisher.arrays import ServedTensor
-from skerry.trainer.grpo import LetterReward
-from skerry.trainer.learner import LearnerConfig
-from skerry.trainer.loop import RLTrainer, StepMetrics, TrainerConfig
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
-from skerry.trainer.rollouts import Sampling
+from skerry.trainer.prompts import encoded
+from skerry.trainer.rl.grpo import LetterReward
+from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
+from skerry.trainer.rl.report import to_json
+from skerry.trainer.rl.rollouts import Sampling
 from skerry.trainer.run import MODELS, source_model
 
 STARTS = ("grid", "uniform")
 MAX_BYTES = 8 << 30  # of one trace on disk
 _KEPT_FREE = 1 << 30
-_RECORD = "trace.json"
+RECORD = "trace.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def ensure(directory: Path, recipe: Recipe) -> Path:
 def holds(path: Path, recipe: Recipe) -> bool:
     """Say whether a whole trace of this recipe is there."""
     try:
-        return bool(json.loads((path / _RECORD).read_text())["recipe"] == asdict(recipe))
+        return bool(json.loads((path / RECORD).read_text())["recipe"] == asdict(recipe))
     except FileNotFoundError:
         return False
 
@@ -105,13 +106,12 @@ async def record(path: Path, recipe: Recipe) -> None:
         return gate.version
 
     trainer = RLTrainer(
-        source,
+        Learner(source.model(), LearnerConfig(lr=recipe.lr)),
         gates=[gate],
-        prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+        prompts=encoded(tokenizer),
         reward=LetterReward(tokenizer),
         publish=publish,
         config=TrainerConfig(
-            learner=LearnerConfig(lr=recipe.lr),
             sampling=Sampling(
                 samples=recipe.samples, max_tokens=recipe.max_tokens, seed=recipe.seed
             ),
@@ -122,8 +122,8 @@ async def record(path: Path, recipe: Recipe) -> None:
         metrics = await trainer.run(recipe.steps, _tell)
     finally:
         await gate.engine.close()
-    done = {"recipe": asdict(recipe), "steps": [asdict(step) for step in metrics]}
-    (path / _RECORD).write_text(json.dumps(done, indent=1) + "\n")
+    done = {"recipe": asdict(recipe), "steps": [to_json(step) for step in metrics]}
+    (path / RECORD).write_text(json.dumps(done, indent=1) + "\n")
 
 
 def _tell(step: StepMetrics) -> None:

@@ -12,6 +12,7 @@ from skerry.codec.dtypes import DTYPES, Words
 from skerry.codec.header import build_header
 from skerry.codec.layout import Layout, Shard
 from skerry.codec.tensors import TensorSpec
+from skerry.publisher.arrays import ServedTensor
 
 FILE = "model.safetensors"
 
@@ -39,6 +40,14 @@ class Pair:
         for spec in self.layout.tensors:
             old, new = spec.view(self.old[spec.name]), spec.view(self.new[spec.name])
             yield spec, old.reshape(spec.shape), new.reshape(spec.shape)
+
+
+def served_tensors(pair: Pair, data: Mapping[str, Bytes]) -> dict[str, ServedTensor]:
+    """Return one side of a pair as a publisher takes it."""
+    return {
+        spec.name: ServedTensor(dtype=spec.dtype, shape=spec.shape, data=data[spec.name])
+        for spec in pair.layout.tensors
+    }
 
 
 def layout_of(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Layout:

@@ -158,12 +158,7 @@ class BulletinReader:
         """Return a layout.  Raises StoreError, Tampered or RecordInvalid."""
         layout = self._layouts.pop(digest, None)
         if layout is None:
-            key = keys.layout(digest)
-            data = self._named(key, digest, LAYOUT_LIMIT_BYTES)
-            try:
-                layout = Layout.from_bytes(data)
-            except FormatError as error:
-                raise RecordInvalid(key, error.rule) from error
+            layout = parse_layout(digest, self.stored_layout(digest))
         self._layouts[digest] = layout
         if len(self._layouts) > _LAYOUTS_KEPT:  # each side file that changes makes a new one
             del self._layouts[next(iter(self._layouts))]
@@ -171,9 +166,15 @@ class BulletinReader:
 
     def manifest(self, digest: Digest) -> Manifest:
         """Return a manifest.  Raises StoreError, Tampered or RecordInvalid."""
-        key = keys.manifest(digest)
-        data = self._named(key, digest, STORED_MANIFEST_LIMIT_BYTES)
-        return Manifest.from_bytes(data, what=key)
+        return parse_manifest(digest, self.stored_manifest(digest))
+
+    def stored_layout(self, digest: Digest) -> bytes:
+        """Return a layout as it is stored, for `parse_layout`.  Raises StoreError or Tampered."""
+        return self._named(keys.layout(digest), digest, LAYOUT_LIMIT_BYTES)
+
+    def stored_manifest(self, digest: Digest) -> bytes:
+        """Return a manifest as it is stored, for `parse_manifest`.  Raises as `stored_layout`."""
+        return self._named(keys.manifest(digest), digest, STORED_MANIFEST_LIMIT_BYTES)
 
     def read(self, ref: ObjectRef) -> bytes:
         """Return a whole object.  Raises StoreError, or Tampered when size or digest differ."""
@@ -225,3 +226,16 @@ class BulletinReader:
                 if attempt == 0:
                     logger.info("%s is named but not there yet, waiting", key)
         raise NotFound(key, waited_s=self._wait.limit_s)
+
+
+def parse_layout(digest: Digest, data: bytes) -> Layout:
+    """Parse what is stored as a layout.  Raises RecordInvalid."""
+    try:
+        return Layout.from_bytes(data)
+    except FormatError as error:
+        raise RecordInvalid(keys.layout(digest), error.rule) from error
+
+
+def parse_manifest(digest: Digest, data: bytes) -> Manifest:
+    """Parse what is stored as a manifest.  Raises RecordInvalid."""
+    return Manifest.from_bytes(data, what=keys.manifest(digest))

@@ -5,6 +5,7 @@ Law: whichever it is, the tokens, log-probabilities and versions of an answer ar
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import uuid
@@ -31,6 +32,7 @@ def whole_answer(generation: Generation, model: str) -> Response:
             logprobs=choice.logprobs if generation.wants_logprobs else None,
             finish_reason=choice.finish_reason,
             spans=choice.spans(),
+            routed_experts=choice.routed_experts,
         )
         for index, choice in enumerate(generation.choices)
     ]
@@ -72,6 +74,7 @@ async def _events(generation: Generation, model: str) -> AsyncIterator[str]:
         logprobs=() if with_logprobs else None,
         finish_reason=choice.finish_reason or ABORT,
         spans=choice.spans(),
+        routed_experts=choice.routed_experts,
     )
     yield _event(json.dumps({**head, "choices": [last], **_tail(generation)}))
     yield _event(DONE)
@@ -85,6 +88,7 @@ def _choice(
     logprobs: Sequence[float] | None,
     finish_reason: str | None,
     spans: Sequence[Span] | None = None,
+    routed_experts: bytes | None = None,
 ) -> dict[str, object]:
     choice: dict[str, object] = {
         "index": index,
@@ -95,6 +99,8 @@ def _choice(
     }
     if spans is not None:
         choice["weight_versions"] = [span.to_json() for span in spans]
+    if routed_experts is not None:
+        choice["routed_experts"] = base64.b64encode(routed_experts).decode()
     return choice
 
 

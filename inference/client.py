@@ -74,14 +74,19 @@ class RolloutClient:
         seed: int | None = None,
         n: int = 1,
         ignore_eos: bool = False,
+        routed_experts: bool = False,
     ) -> Completion:
         """Return one completion of `n` choices, made by versions of `accepted` (None: any).
+
+        `routed_experts` asks for those as well: the engine refuses if it has none.
 
         Raises ConstraintInvalid, RequestInvalid, WeightVersionNotReady, WeightVersionGone,
         EngineUnavailable, Unreachable or AnswerInvalid.
         """
         constraint = _constraint(accepted)
         body = _body(prompt, max_tokens, temperature, seed, n, ignore_eos, stream=False)
+        if routed_experts:
+            body["return_routed_experts"] = True
         async with self._answer(body, constraint, wait_s) as answer:
             data = await _read(answer, self._config.max_answer_bytes)
         return read_completion(data, constraint, n=n, max_tokens=max_tokens)

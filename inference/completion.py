@@ -6,6 +6,8 @@ log-probabilities as tokens, and no more tokens than were asked for.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -34,13 +36,17 @@ _MAX_SERVED = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One sampled continuation, and which version made which of its tokens."""
+    """One sampled continuation, and which version made which of its tokens.
+
+    `routed_experts` are as the engine sent them (`skerry.inference.routed`), None if it did not.
+    """
 
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[float, ...]
     spans: tuple[Span, ...]
     finish_reason: str
+    routed_experts: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,10 @@ class Completion:
     @property
     def finish_reason(self) -> str:
         return self.choices[0].finish_reason
+
+    @property
+    def routed_experts(self) -> bytes | None:
+        return self.choices[0].routed_experts
 
 
 def read_completion(data: bytes, constraint: Constraint, *, n: int, max_tokens: int) -> Completion:
@@ -148,6 +158,7 @@ def _choice(piece: Piece, value: Mapping[str, object], constraint: Constraint) -
         logprobs=piece.logprobs,
         spans=_spans(value.get("weight_versions"), len(piece.tokens), constraint),
         finish_reason=reason,
+        routed_experts=_base64(value.get("routed_experts")),
     )
 
 
@@ -203,6 +214,15 @@ def _logprob(value: object) -> float:
             f"log-probability: expected a finite number up to 0, found {value!r:.40}"
         )
     return float(value)
+
+
+def _base64(value: object) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(value, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        raise AnswerInvalid(f"routed_experts: expected base64, found {value!r:.40}") from None
 
 
 def _seconds(text: str) -> float | None:

@@ -50,23 +50,32 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One completion.  `temperature` 0 is greedy; `seed` None is a fresh one."""
+    """One completion.  `temperature` 0 is greedy; `seed` None is a fresh one.
+
+    With `routed_experts` the last token carries them; RequestUnsupported if the engine cannot.
+    """
 
     prompt: tuple[int, ...]
     max_tokens: int
     temperature: float = 1.0
     seed: int | None = None
     ignore_eos: bool = False
+    routed_experts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedToken:
-    """One token, the log-probability that it was sampled with, and the version that made it."""
+    """One token, the log-probability that it was sampled with, and the version that made it.
+
+    `routed_experts` are those of the whole sequence, on its last token if they were asked for:
+    bytes that only engine and trainer read (`skerry.inference.routed`).
+    """
 
     token: int
     logprob: float
     version: int
     finish_reason: str | None = None  # "stop" | "length" on the last token
+    routed_experts: bytes | None = None
 
 
 class Engine(Protocol):

@@ -39,6 +39,7 @@ class Choice:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    routed_experts: bytes | None = None  # for the client: nobody here reads them
 
     def spans(self) -> tuple[Span, ...]:
         return spans_of(self.versions)
@@ -176,6 +177,7 @@ class Generation:
                     choice.logprobs.append(token.logprob)
                     choice.versions.append(token.version)
                     choice.finish_reason = token.finish_reason
+                    choice.routed_experts = token.routed_experts
                     self._arrived.set()
         except RequestUnsupported as error:
             self._failure = RequestInvalid(str(error), status=422)
@@ -205,6 +207,7 @@ class Generation:
             temperature=body.temperature,
             seed=seed,
             ignore_eos=body.ignore_eos,
+            routed_experts=body.return_routed_experts,
         )
 
     def _unserved(

@@ -35,6 +35,7 @@ class CompletionBody(BaseModel):
     logprobs: bool | Annotated[int, Field(ge=0, le=1)] | None = None
     stream: bool = False
     ignore_eos: bool = False
+    return_routed_experts: bool = False
     weight_version: object = None
 
     @property

@@ -24,6 +24,7 @@ from skerry.island_agent.config import AgentConfig
 from skerry.island_agent.demand import Demand
 from skerry.island_agent.errors import LogBehind, ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
+from skerry.island_agent.files import remove
 from skerry.island_agent.fleet import Fleet
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
@@ -169,13 +170,15 @@ class Agent:
         with writing(root, "the island's directory"):
             if self.config.in_memory:
                 own_directory(root)
-            return Mirror.open(
+            mirror = Mirror.open(
                 root,
                 verify=self.config.verify_on_open,
                 hook=self._pass_on,
                 threads=threads,
                 selection=self.config.selection,
             )
+            remove(Places(root).comparing)  # of a process that was killed while it compared
+            return mirror
 
     def _demand(self, fetcher: Fetcher) -> Demand | None:
         if self.config.selection is None:

@@ -1,4 +1,4 @@
-"""`/control/target`: an operator changes what an island follows, while it runs.
+"""`/control`: an operator changes what an island follows, or has it compare versions, as it runs.
 
 Only with a token that the agent was started with: requests for completions come from elsewhere.
 What is set here lasts until the process ends; the configuration says what it starts with.
@@ -6,7 +6,6 @@ What is set here lasts until the process ends; the configuration says what it st
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
@@ -17,6 +16,8 @@ from skerry.codec.strict_json import as_int, as_object, parse_json
 from skerry.inference.errors import RequestInvalid
 from skerry.inference.transport import read_body
 from skerry.island_agent.agent import Agent
+from skerry.island_agent.comparing import Comparing
+from skerry.island_agent.control_access import error, refusal
 from skerry.island_agent.errors import IslandError
 from skerry.island_agent.plan import Target
 
@@ -30,6 +31,7 @@ def add_control(app: FastAPI, agent: Agent, token: str | None) -> None:
     control = _Control(agent, token)
     app.add_api_route("/control/target", control.show, methods=["GET"])
     app.add_api_route("/control/target", control.set, methods=["PUT"])
+    app.add_api_route("/control/difference", Comparing(agent, token).answer, methods=["GET"])
 
 
 class _Control:
@@ -38,36 +40,26 @@ class _Control:
         self._token = token
 
     async def show(self, request: Request) -> Response:
-        return self._refused(request) or self._answer(self._agent.state.wanted)
+        return refusal(request, self._token) or self._answer(self._agent.state.wanted)
 
     async def set(self, request: Request) -> Response:
         """Take another target; a target that cannot be followed changes nothing."""
-        refused = self._refused(request)
+        refused = refusal(request, self._token)
         if refused is not None:
             return refused
         try:
             target = parse_target(await read_body(request, _MAX_BODY_BYTES))
-        except (FormatError, ValueError, RequestInvalid) as error:
-            return _error(400, "RequestInvalid", str(error))
+        except (FormatError, ValueError, RequestInvalid) as problem:
+            return error(400, "RequestInvalid", str(problem))
         try:
             wanted = self._agent.meaning(target)
-        except IslandError as error:
-            return _error(409, type(error).__name__, str(error))
+        except IslandError as problem:
+            return error(409, type(problem).__name__, str(problem))
         self._agent.aim(target)
         return self._answer(wanted)
 
     def _answer(self, wanted: int | None) -> Response:
         return JSONResponse({"target": self._agent.target.to_json(), "wanted": wanted})
-
-    def _refused(self, request: Request) -> Response | None:
-        if self._token is None:
-            return _error(403, "ControlOff", "this agent was started without a control token")
-        kind, _, given = request.headers.get("Authorization", "").partition(" ")
-        if kind != "Bearer" or not hmac.compare_digest(given.encode(), self._token.encode()):
-            answer = _error(401, "TokenInvalid", "expected Authorization: Bearer and the token")
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
-        return None
 
 
 def parse_target(body: bytes) -> Target:
@@ -80,7 +72,3 @@ def parse_target(body: bytes) -> Target:
     if unknown:
         raise FormatError(f"target: no such field: {unknown[0]!r:.40}; there are {_FIELDS}")
     return Target(**{name: as_int(item, name, 0, _MAX_U63) for name, item in value.items()})
-
-
-def _error(status: int, kind: str, message: str) -> JSONResponse:
-    return JSONResponse({"error": {"type": kind, "message": message}}, status_code=status)

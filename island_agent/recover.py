@@ -7,13 +7,11 @@ is known from the mirror's state, and decides.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from skerry.bulletin.errors import ShortObject
 from skerry.bulletin.records import ObjectRef
 from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import Bytes, Digest, digest_bytes
@@ -23,8 +21,7 @@ from skerry.codec.layout import Layout
 from skerry.codec.pack import HEADER, MAX_INDEX_BYTES, Pack, PackFront, leaf_range
 from skerry.codec.tensors import TensorSpec
 from skerry.island_agent.plan import Route
-
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+from skerry.island_agent.ranges import read_object, sparse
 
 
 def recover_leaf(
@@ -40,19 +37,19 @@ def recover_leaf(
     start, stop = leaf_range(spec, leaf)
     file = next(file for file in route.anchor.full.files if file.name == spec.file)
     source = route.anchor.full.ref(file)
-    buffer = _sparse(spec.nbytes)  # of which the pages of one leaf are ever touched
-    _read(store, source.key, spec.offset + start, buffer[start:stop])
+    buffer = sparse(spec.nbytes)  # of which the pages of one leaf are ever touched
+    read_object(store, source.key, spec.offset + start, buffer[start:stop])
 
     def of(wanted: TensorSpec) -> Bytes:
         assert wanted is spec
         return buffer
 
     for ref in route.packs:
-        sparse = _SparsePack(store, ref, layout)
-        packed = sparse.pack.leaves.get(tensor, {}).get(leaf)
+        read = _SparsePack(store, ref, layout)
+        packed = read.pack.leaves.get(tensor, {}).get(leaf)
         if packed is not None:
-            sparse.load([chunk.payload for chunk in packed.chunks])
-            apply_pack(layout, replace(sparse.pack, leaves={tensor: {leaf: packed}}), of)
+            read.load([chunk.payload for chunk in packed.chunks])
+            apply_pack(layout, replace(read.pack, leaves={tensor: {leaf: packed}}), of)
     found = digest_bytes(buffer[start:stop])
     if found != expected:
         what = f"leaf {leaf} of {spec.name}, read again,"
@@ -69,10 +66,10 @@ def recover_file(
     """
     assert route.anchor is not None
     for ref in reversed(route.packs):
-        sparse = _SparsePack(store, ref, layout)
-        if name in sparse.pack.files:
-            sparse.load(sparse.pack.stored_files)
-            return _checked(name, sparse.pack.file(name, size), expected)
+        read = _SparsePack(store, ref, layout)
+        if name in read.pack.files:
+            read.load(read.pack.stored_files)
+            return _checked(name, read.pack.file(name, size), expected)
     for file in route.anchor.full.files:
         if file.name == name:
             key = route.anchor.full.ref(file).key
@@ -87,31 +84,13 @@ def _checked(name: str, content: bytes, expected: Digest) -> bytes:
     return content
 
 
-def _sparse(nbytes: int) -> Bytes:
-    """Return zeros that take memory page by page, as they are written to."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), np.uint8)
-
-
-def _read(store: ObjectStore, key: str, start: int, into: Bytes) -> None:
-    """Fill `into` with the bytes of an object from `start` on.  Raises StoreError."""
-    at = 0
-    for piece in store.stream(key, start, start + into.size):
-        if len(piece) > into.size - at:
-            raise ShortObject(key, expected=into.size, found=at + len(piece))
-        into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
-    if at != into.size:
-        raise ShortObject(key, expected=into.size, found=at)
-
-
 class _SparsePack:
     """A pack of which the index is read at once, and payloads when they are asked for."""
 
     def __init__(self, store: ObjectStore, ref: ObjectRef, layout: Layout) -> None:
         self._store = store
         self._ref = ref
-        self._bytes = _sparse(ref.size)
+        self._bytes = sparse(ref.size)
         self._load(0, min(HEADER.size, ref.size))
         most = min(ref.size, HEADER.size + MAX_INDEX_BYTES)
         self._load(HEADER.size, PackFront.size(self._bytes.data, most))
@@ -129,4 +108,4 @@ class _SparsePack:
         return start, start + len(part)
 
     def _load(self, start: int, stop: int) -> None:
-        _read(self._store, self._ref.key, start, self._bytes[start:stop])
+        read_object(self._store, self._ref.key, start, self._bytes[start:stop])

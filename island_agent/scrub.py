@@ -92,7 +92,7 @@ class Scrubber:
     on_doubt: Callable[[], None] = lambda: None  # what was read is not what it should be
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(
-            1, thread_name_prefix="skerry-scrub", initializer=_give_way
+            1, thread_name_prefix="skerry-scrub", initializer=give_way
         )
     )
     _of: Held | None = None
@@ -362,6 +362,6 @@ def _nothing() -> None:
     """Tell by being done that the thread has done all before."""
 
 
-def _give_way() -> None:
+def give_way() -> None:
     """Let this thread run only when nothing else wants to, on the CPU and at the disk."""
     os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)  # on Linux: of this thread

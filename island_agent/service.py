@@ -25,8 +25,8 @@ try:
     from fastapi import FastAPI
     from prometheus_client import CollectorRegistry
 
+    from skerry.bulletin.connections import raise_file_limit, unheld
     from skerry.inference.server import create_app
-    from skerry.island_agent.connections import raise_file_limit, unheld
     from skerry.island_agent.control import add_control
     from skerry.island_agent.metrics import IslandCollector, RelayCollector
     from skerry.island_agent.relay_http import relay_router

@@ -6,6 +6,7 @@
     DIR/journal/install    the install record            DIR/journal/swap       the intent of a swap
     DIR/journal/repair     a repair under way
     DIR/spool/             objects under way
+    DIR/comparing/         patches between two versions that somebody has compared
     DIR/state/             lock, marker, layouts/<digest>, weights/<digest>
 
 Layouts and leaf digests are written before the marker names them and removed after it no longer
@@ -67,6 +68,10 @@ class Places:
     @property
     def spool(self) -> Path:
         return self.root / "spool"
+
+    @property
+    def comparing(self) -> Path:
+        return self.root / "comparing"
 
     @property
     def state(self) -> Path:

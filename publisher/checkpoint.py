@@ -79,8 +79,11 @@ class Checkpoint:
         recipe: Mapping[str, object] | None = None,
         metadata: Mapping[str, str] | None = None,
         max_shard_bytes: int = 5_000_000_000,
+        stem: str = "model",
     ) -> Checkpoint:
         """Lay arrays out as a Hugging Face checkpoint.
+
+        `stem` is how shards are called: `model`, or `adapter_model` for an adapter.
 
         Deterministic: the same names, dtypes and shapes give the same headers, whatever the
         order of the mapping.  The arrays are not copied; they must stay as they are until
@@ -93,6 +96,7 @@ class Checkpoint:
             recipe=recipe,
             metadata=metadata,
             max_shard_bytes=max_shard_bytes,
+            stem=stem,
         )
         sources: dict[str, Source] = {}
         for shard in arranged.layout.shards:
@@ -191,6 +195,7 @@ def arrange(
     recipe: Mapping[str, object] | None = None,
     metadata: Mapping[str, str] | None = None,
     max_shard_bytes: int = 5_000_000_000,
+    stem: str = "model",
 ) -> Arranged:
     """Lay tensors, by name with dtype and shape, out as a Hugging Face checkpoint.
 
@@ -203,9 +208,9 @@ def arrange(
     order: dict[str, Sequence[str]] = {}
     for number, names in enumerate(groups, start=1):
         file = (
-            f"model{SHARD_SUFFIX}"
+            f"{stem}{SHARD_SUFFIX}"
             if len(groups) == 1
-            else f"model-{number:05}-of-{len(groups):05}{SHARD_SUFFIX}"
+            else f"{stem}-{number:05}-of-{len(groups):05}{SHARD_SUFFIX}"
         )
         headers[file] = build_header(
             file,
@@ -216,7 +221,7 @@ def arrange(
     contents = dict(side_files or {})
     if len(groups) > 1:
         weight_map = {t.name: file for file, header in headers.items() for t in header.tensors}
-        contents.setdefault(f"model{INDEX_SUFFIX}", build_index(weight_map, sum(sizes.values())))
+        contents.setdefault(f"{stem}{INDEX_SUFFIX}", build_index(weight_map, sum(sizes.values())))
     files = {
         file: len(header.raw) + sum(sizes[name] for name in order[file])
         for file, header in headers.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from skerry.codec.errors import FormatError
 from skerry.codec.layout import check_name
 from skerry.publisher.errors import CheckpointError, UnsafeEntry
-from skerry.publisher.index import SHARD_SUFFIX
+from skerry.publisher.index import INDEX_SUFFIX, SHARD_SUFFIX
 from skerry.publisher.sources import FileSource
 
 _MAX_DEPTH = 32
@@ -51,6 +51,19 @@ def list_files(directory: Path, limits: ScanLimits) -> dict[str, FileSource]:
                     f"{name}: side files of more than {limits.side_files_bytes} bytes together"
                 )
     return dict(sorted(files.items()))
+
+
+def side_files(directory: Path, limits: ScanLimits | None = None) -> dict[str, bytes]:
+    """Return the files of a directory, by name, that are served beside the weights.
+
+    Weights that lie there, and their indexes, are not among them: those of a version are its own.
+    Raises as `list_files` does.
+    """
+    return {
+        name: file.whole()
+        for name, file in list_files(directory, limits or ScanLimits()).items()
+        if not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX))
+    }
 
 
 def _walk(directory: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:

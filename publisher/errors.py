@@ -11,6 +11,8 @@ PublisherError
 ├── PublishFailed          a step was not published, beside        the trainer: as its cause says;
 │                          training that went on                   the next step holds it all
 ├── ResumeRefused          every version is of a later step        the operator: another run
+├── BaseUnnamed            an adapter's version names no base      the publisher: publish it again
+├── BaseDiffers            an adapter was trained on other weights  the operator: take its base
 ├── ShardMismatch          the ranks' parts do not make tensors    the trainer's programmer
 ├── RankFailed             one rank could not do its part          as its cause says, on that rank
 ├── PeerLost               a rank of the trainer is gone           the operator: restart the job
@@ -89,6 +91,19 @@ class ResumeRefused(PublisherError):
             f"found none up to step {newest}"
         )
         self.step = step
+
+
+class BaseUnnamed(PublisherError):
+    """A version's recipe does not say which base an adapter belongs to."""
+
+
+class BaseDiffers(PublisherError):
+    """The weights at hand are not those that an adapter was trained on."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(f"the adapter's base: expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
 
 
 class ShardMismatch(PublisherError):

@@ -22,7 +22,7 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|home|Users|tmp)/\w")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/operations.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/inspection.md"])
 def test_shell_samples_run_from_top_to_bottom(name: str, tmp_path: Path) -> None:
     here = Path(sys.executable).parent  # not resolved: a virtual environment is where its link is
     env = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}"}

@@ -63,32 +63,49 @@ class Shard:
 def serve_shards(rules: RuleSet, shards: Iterable[Shard], fabric: Fabric) -> list[TensorPart]:
     """Cast this rank's shards by their rules, into copies in host memory.
 
-    Every rank gives shards of the same tensors, in any order, where it holds nothing an empty one.
-    Raises RankFailed, on every rank.
+    A rank may hold any number of shards of a tensor, none, too.  Raises RankFailed, on every rank.
     """
-    ordered = sorted(shards, key=lambda shard: shard.name)
-    rounded: dict[str, torch.Tensor] = {}
+    ordered = sorted(shards, key=lambda shard: (shard.name, shard.offset))
+    rounded: list[torch.Tensor] = []
 
     def grids() -> dict[str, torch.Tensor]:
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         for shard in ordered:
             form = rules.form(shard.name)
-            if form is not Form.KEEP:
-                rounded[shard.name] = round_to_bf16(shard.name, shard.values)
+            keep = form is Form.KEEP
+            rounded.append(shard.values if keep else round_to_bf16(shard.name, shard.values))
             if form is Form.FP8_BLOCK:
-                found[shard.name] = _grid(shard, rounded[shard.name])
+                grid = _grid(shard, rounded[-1])
+                found[shard.name] = torch.maximum(grid, found.get(shard.name, grid))
         return found
 
-    gathered = agree(fabric, grids)
+    scales = _scales(rules, agree(fabric, grids))
     parts: list[TensorPart] = []
-    for shard in ordered:
-        form = rules.form(shard.name)
-        if form is Form.FP8_BLOCK:
-            amax = torch.stack([grid[shard.name] for grid in gathered]).amax(0)
-            parts += _quantised(rules, shard, rounded[shard.name], amax, fabric)
+    for shard, values in zip(ordered, rounded, strict=True):
+        if shard.name in scales:
+            scale = scales[shard.name][1].to(values.device)
+            codes = fp8.quantise(values, shard.offset[0], scale)
+            parts += flat_parts(shard, codes.view(torch.float8_e4m3fn))
         else:
-            parts += flat_parts(shard, rounded.get(shard.name, shard.values).clone())
+            parts += flat_parts(shard, values.clone() if values is shard.values else values)
+    for name, (holder, scale) in scales.items():
+        if fabric.rank == holder:  # every rank has made the same ones
+            stored = as_served(rules.scale_name(name), stored_scales(rules, scale))
+            parts.append(_part(rules.scale_name(name), stored.dtype, stored.shape, 0, stored.raw))
     return parts
+
+
+def _scales(
+    rules: RuleSet, gathered: Sequence[dict[str, torch.Tensor]]
+) -> dict[str, tuple[int, torch.Tensor]]:
+    """Return the scales of each block-scaled matrix, and the lowest rank that has some of it."""
+    found: dict[str, tuple[int, torch.Tensor]] = {}
+    for name in sorted(set().union(*gathered)):
+        holders = [rank for rank, grids in enumerate(gathered) if name in grids]
+        amax = torch.stack([gathered[rank][name] for rank in holders]).amax(0)
+        scale = fp8.scales(amax, power_of_two=rules.scales is not Scales.F32)
+        found[name] = holders[0], scale
+    return found
 
 
 def flat_parts(shard: Shard, served: torch.Tensor, name: str | None = None) -> list[TensorPart]:
@@ -134,16 +151,3 @@ def _grid(shard: Shard, values: torch.Tensor) -> torch.Tensor:
         )
     finite(shard.name, values)
     return fp8.block_amax(values, shard.offset[0], (shard.shape[0], shard.shape[1])).cpu()
-
-
-def _quantised(
-    rules: RuleSet, shard: Shard, values: torch.Tensor, amax: torch.Tensor, fabric: Fabric
-) -> list[TensorPart]:
-    scale = fp8.scales(amax, power_of_two=rules.scales is not Scales.F32)
-    codes = fp8.quantise(values, shard.offset[0], scale.to(values.device))
-    parts = flat_parts(shard, codes.view(torch.float8_e4m3fn))
-    name = rules.scale_name(shard.name)
-    if fabric.rank == 0:  # every rank has made the same ones
-        tensor = as_served(name, stored_scales(rules, scale))
-        parts.append(_part(name, tensor.dtype, tensor.shape, 0, tensor.raw))
-    return parts

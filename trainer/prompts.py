@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
 from skerry.trainer.tokenizer_files import IM_END, IM_START
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -18,10 +22,14 @@ QUESTIONS = (
 )
 
 
-def chat_prompt(question: str, *, system: str = SYSTEM) -> str:
-    """Return the text that ends where the assistant's answer begins."""
-    return (
-        f"{IM_START}system\n{system}{IM_END}\n"
-        f"{IM_START}user\n{question}{IM_END}\n"
-        f"{IM_START}assistant\n"
-    )
+def chat_prompt(question: str, *, system: str | None = SYSTEM) -> str:
+    """Return the text that ends where the assistant's answer begins; `system` None: without one."""
+    said = "" if system is None else f"{IM_START}system\n{system}{IM_END}\n"
+    return f"{said}{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n"
+
+
+def encoded(
+    tokenizer: Tokenizer, questions: Sequence[str] = QUESTIONS, *, system: str | None = SYSTEM
+) -> list[tuple[int, ...]]:
+    """Return the tokens of each question's prompt."""
+    return [tuple(tokenizer.encode(chat_prompt(q, system=system)).ids) for q in questions]

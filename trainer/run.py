@@ -5,7 +5,7 @@ as JSON lines in a file, flushed line by line, so that another process can follo
 nothing that was told:
 
     {"event": "published", "version": 0, ...}       a PublishReport
-    {"event": "step", "step": 1, ...}               StepMetrics
+    {"event": "step", "step": 1, ...}               `skerry.trainer.rl.report.to_json`
     {"event": "done"}
 """
 
@@ -17,8 +17,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -34,17 +34,20 @@ from skerry.publisher import Publisher, PublisherConfig
 from skerry.publisher.arrays import Served
 from skerry.publisher.threads import thread_count
 from skerry.trainer.device_publisher import DevicePublisher
-from skerry.trainer.grpo import LetterReward
-from skerry.trainer.learner import LearnerConfig
-from skerry.trainer.loop import RLTrainer, TrainerConfig
 from skerry.trainer.precision import served_on
-from skerry.trainer.prompts import QUESTIONS, chat_prompt
-from skerry.trainer.rollouts import Sampling
+from skerry.trainer.prompts import encoded
+from skerry.trainer.rl.groups import GroupRule, Missing
+from skerry.trainer.rl.grpo import LetterReward
+from skerry.trainer.rl.importance import Bound, Importance
+from skerry.trainer.rl.learner import Learner, LearnerConfig
+from skerry.trainer.rl.loop import RLTrainer, StepMetrics, TrainerConfig
+from skerry.trainer.rl.report import to_json
+from skerry.trainer.rl.rollouts import Sampling
 from skerry.trainer.smollm2 import smollm2
 from skerry.trainer.source import SourceModel
-from skerry.trainer.tiny import tiny_llama
+from skerry.trainer.tiny import tiny_llama, tiny_moe
 
-MODELS = ("smollm2", "tiny")
+MODELS = ("smollm2", "tiny", "tiny-moe")
 _PACE_S = 300.0
 RECIPE = {"dtype": "BF16", "rounding": "nearest-even", "source": "FP32 master weights"}
 
@@ -64,6 +67,8 @@ def source_model(name: str, start: str, seed: int) -> SourceModel:
     """Return a model by name; `start` is "grid" or "uniform" and matters to real weights only."""
     if name == "tiny":
         return tiny_llama(seed)
+    if name == "tiny-moe":
+        return tiny_moe(seed)
     return smollm2("uniform" if start == "uniform" else "grid", seed=seed)
 
 
@@ -105,31 +110,61 @@ async def run(options: argparse.Namespace, events: Events) -> None:
         return report.version
 
     published: list[int] = []
+
+    def tell(step: StepMetrics) -> None:
+        observe(step)
+        events.tell("step", to_json(step))
+
     async with AsyncExitStack() as stack:
+        observe = stack.enter_context(_metrics(options.metrics_port))
         gates = [await stack.enter_async_context(RolloutClient(url)) for url in options.gate]
         first = await publish(served_on(device, source.weights.items()), 0)
         trainer = RLTrainer(
-            source,
+            Learner(source.model(), _learner_config(options)),
             gates=gates,
-            prompts=[tuple(tokenizer.encode(chat_prompt(q)).ids) for q in QUESTIONS],
+            prompts=encoded(tokenizer),
             reward=LetterReward(tokenizer),
             publish=publish,
             config=TrainerConfig(
-                learner=LearnerConfig(lr=options.lr, device=options.device),
                 sampling=Sampling(
                     samples=options.samples,
                     max_tokens=options.max_tokens,
-                    accepted=f"latest-{options.max_off_policy_steps}..",
                     wait_s=options.wait_s,
                     seed=options.seed,
+                    routed_experts=options.replay,
                 ),
                 max_off_policy_steps=options.max_off_policy_steps,
+                groups=GroupRule(
+                    max_spread_steps=options.max_group_spread, missing=Missing(options.missing)
+                ),
                 prompts_per_step=options.prompts,
             ),
             first_version=first,
         )
-        await trainer.run(options.steps, lambda step: events.tell("step", asdict(step)))
+        await trainer.run(options.steps, tell)
     events.tell("done")
+
+
+def _learner_config(options: argparse.Namespace) -> LearnerConfig:
+    return LearnerConfig(
+        lr=options.lr,
+        device=options.device,
+        importance=Importance(bound=Bound(options.bound)),
+        replay=options.replay,
+    )
+
+
+@contextmanager
+def _metrics(port: int | None) -> Iterator[Callable[[StepMetrics], None]]:
+    """Yield what is told of every step, and with a port show it there."""
+    if port is None:
+        yield lambda _: None
+        return
+    from skerry.trainer.rl.metrics import RLMetrics, serving
+
+    metrics = RLMetrics()
+    with serving(metrics, port):
+        yield metrics.observe
 
 
 async def _serves(gate: RolloutClient, version: int) -> None:
@@ -150,6 +185,26 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=4, help="rollouts of a prompt")
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--max-off-policy-steps", type=int, default=2)
+    parser.add_argument(
+        "--bound", choices=[*Bound], default=Bound.TRUNCATED, help="of the importance ratios"
+    )
+    parser.add_argument(
+        "--max-group-spread",
+        type=int,
+        default=None,
+        help="optimizer steps that the versions of one prompt's rollouts may lie apart",
+    )
+    parser.add_argument(
+        "--missing", choices=[*Missing], default=Missing.KEEP, help="of a group: what is done"
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="send tokens to the experts that the engines sent them to; for sparse models",
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, default=None, help="serve Prometheus' text on 127.0.0.1"
+    )
     parser.add_argument("--wait-s", type=float, default=120.0)
     parser.add_argument(
         "--threads",

@@ -88,6 +88,17 @@ class RuleSet:
         }
 
     @classmethod
+    def of(cls, lines: Iterable[str], scales: Scales = Scales.F32) -> RuleSet:
+        """Return the rules written as PATTERN=FORM, one a line.  Raises ValueError."""
+        rules = []
+        for line in lines:
+            pattern, found, form = line.rpartition("=")
+            if not found or form not in set(Form):
+                raise ValueError(f"expected PATTERN={'|'.join(Form)}, found {line!r}")
+            rules.append(Rule(pattern=pattern, form=Form(form)))
+        return cls(rules=tuple(rules), scales=scales)
+
+    @classmethod
     def from_recipe(cls, recipe: Mapping[str, object]) -> RuleSet:
         """Return the rule set of a recorded recipe.  Raises ValueError for any other recipe."""
         try:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from skerry.benchmarks.road.messages import say
+from skerry.benchmarks.road.spent import Spent
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import open_store
 from skerry.inference.constraint import parse_header
@@ -53,6 +54,7 @@ async def follow(url: str, directory: Path, versions: int, *, in_memory: bool) -
     say(version=first)
     running = asyncio.create_task(agent.run())
     for version in range(first + 1, first + 1 + versions):
+        spent = Spent()
         accepted = parse_header(f"{version}..").resolve(version)
         async with agent.gate.admit(accepted, _WAIT_S):
             served_at = time.time()
@@ -60,7 +62,14 @@ async def follow(url: str, directory: Path, versions: int, *, in_memory: bool) -
             await asyncio.sleep(0.01)
         report = agent.state.history[-1]
         phases = {name: phase.seconds for name, phase in report.phases.items()}
-        say(version=version, served=served_at, steps=dict(times.at), phases=phases)
+        say(
+            version=version,
+            arrived=times.at["objects-spooled"],
+            served=served_at,
+            pause_s=report.pause_s,
+            phases=phases,
+            **spent.told(),
+        )
     agent.stop()
     await running
     await agent.close()

@@ -1,92 +1,112 @@
-"""Layouts and manifests from the store, kept while they are asked for: they never change.
+"""What a version changed, tensor by tensor: its manifest, put into the table of its layout.  Pure.
 
-What is kept is bounded by the tensors and cells in it, whatever a hostile manifest holds.
+Law: summed over all rows, elements are the layout's and changes the manifest's.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from skerry.bulletin.inspection.names import Place
-from skerry.bulletin.inspection.tensors import Cell, Described
-from skerry.bulletin.patience import Patience
-from skerry.bulletin.reader import BulletinReader
+import numpy as np
+
+from skerry.bulletin import keys
+from skerry.bulletin.errors import RecordInvalid
+from skerry.bulletin.inspection.rows import share
+from skerry.bulletin.inspection.table import COUNT_MOST, Counts, TensorTable
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.records import Commit
-from skerry.bulletin.store import ObjectStore
 from skerry.codec.digest import Digest
 from skerry.codec.layout import Layout
 
-T = TypeVar("T")
 
-TENSORS_KEPT = 200_000  # about 100 MB of rows
-CELLS_KEPT = 200_000
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """One tensor: `changed` of its `elements`, in `patch_bytes` of the packs."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    layer: int | None
+    projection: str
+    changed: int
+    elements: int
+    share: float
+    raw_bytes: int
+    patch_bytes: int
 
 
-class Descriptions:
-    """Reads what a version's record names.  Any thread may; one reads what several ask for."""
+@dataclass(frozen=True, eq=False)
+class Described:
+    """What a version changed, and of what: its manifest put into the table of its layout.
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._layouts: _Kept[Layout] = _Kept(TENSORS_KEPT)
-        self._described: _Kept[Described] = _Kept(TENSORS_KEPT)
-        self._cells: _Kept[Mapping[Place, Cell]] = _Kept(CELLS_KEPT)
+    `changed` and `patch_bytes` have one entry for each tensor; 16 bytes a tensor is all that this
+    takes beside the table, so that many can be kept.
+    """
 
-    def of(self, commit: Commit) -> Described:
-        """Raises StoreError (NotFound: collected, or not there yet), Tampered or RecordInvalid."""
-        return self._described.get(
-            commit.manifest, lambda: self._read(commit), weigh=lambda d: len(d.layout.tensors)
+    table: TensorTable
+    changed: Counts
+    patch_bytes: Counts
+    layout_digest: Digest
+    side_files: tuple[str, ...]
+
+    @classmethod
+    def of(cls, commit: Commit, table: TensorTable, manifest: Manifest) -> Described:
+        """Raises RecordInvalid for a manifest of another layout, or that names what it lacks."""
+        what = keys.manifest(commit.manifest)
+        if manifest.layout != commit.layout:
+            raise RecordInvalid(what, "names another layout")
+        if max(table.total_words, sum(stat.nbytes for stat in manifest.tensors)) > COUNT_MOST:
+            raise RecordInvalid(what, "its figures add up to more than there can be")
+        changed = np.zeros(len(table.specs), np.int64)
+        patch_bytes = np.zeros(len(table.specs), np.int64)
+        for stat in manifest.tensors:
+            number = table.numbers.get(stat.name)
+            if number is None:
+                rule = f"names tensor {stat.name!r:.120}, which the layout lacks"
+                raise RecordInvalid(what, rule)
+            if stat.words != table.specs[number].words:
+                words = table.specs[number].words
+                raise RecordInvalid(what, f"{stat.name!r:.120} has {words} words, not {stat.words}")
+            changed[number], patch_bytes[number] = stat.changed, stat.nbytes
+        return cls(table, changed, patch_bytes, manifest.layout, manifest.side_files)
+
+    @property
+    def layout(self) -> Layout:
+        return self.table.layout
+
+    def onto(self, table: TensorTable) -> Counts:
+        """Return `changed` for the tensors of another layout, by name; 0 for others."""
+        if table is self.table or table.numbers.keys() == self.table.numbers.keys():
+            return self.changed  # both are in the order of the names
+        places = [self.table.numbers.get(spec.name, -1) for spec in table.specs]
+        return np.append(self.changed, 0)[places]
+
+    def row(self, number: int) -> TensorRow:
+        spec, where = self.table.specs[number], self.table.wheres[number]
+        changed = int(self.changed[number])
+        return TensorRow(
+            name=spec.name,
+            dtype=spec.dtype,
+            shape=list(spec.shape),
+            layer=where.layer,
+            projection=where.projection,
+            changed=changed,
+            elements=spec.words,
+            share=share(changed, spec.words) or 0.0,
+            raw_bytes=changed * spec.type.word,
+            patch_bytes=int(self.patch_bytes[number]),
         )
 
-    def cells(self, commit: Commit) -> Mapping[Place, Cell]:
-        """Return what `of` says, by layer and projection; far smaller, so far more are kept."""
-        return self._cells.get(commit.manifest, lambda: self.of(commit).cells, weigh=len)
+    @property
+    def rows(self) -> Iterator[TensorRow]:
+        """Every tensor, in the order of the names."""
+        return map(self.row, range(len(self.table.specs)))
 
-    def _read(self, commit: Commit) -> Described:
-        # A reader of its own: one that is shared would make calls wait for one another.
-        reader = BulletinReader(self._store, wait=Patience(limit_s=0.0))
-        layout = self._layouts.get(
-            commit.layout, lambda: reader.layout(commit.layout), weigh=lambda la: len(la.tensors)
+    @property
+    def raw_bytes(self) -> int:
+        """The changed elements themselves, as they are."""
+        return sum(
+            int(self.changed[number]) * self.table.specs[number].type.word
+            for number in np.flatnonzero(self.changed).tolist()
         )
-        return Described.of(commit, layout, reader.manifest(commit.manifest))
-
-
-class _Kept(Generic[T]):
-    """What was used last, by digest, up to `most` of what `weigh` counts; the last one always."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._values: OrderedDict[Digest, tuple[T, int]] = OrderedDict()
-        self._weight = 0
-        self._flights: dict[Digest, Future[T]] = {}
-
-    def get(self, digest: Digest, read: Callable[[], T], *, weigh: Callable[[T], int]) -> T:
-        with self._lock:
-            if digest in self._values:
-                self._values.move_to_end(digest)
-                return self._values[digest][0]
-            flight = self._flights.get(digest)
-            mine = flight is None
-            if flight is None:
-                flight = self._flights[digest] = Future()
-        if not mine:
-            return flight.result()
-        try:
-            value = read()
-        except BaseException as error:
-            with self._lock:
-                del self._flights[digest]
-            flight.set_exception(error)
-            raise
-        with self._lock:
-            del self._flights[digest]
-            self._values[digest] = value, max(1, weigh(value))
-            self._weight += self._values[digest][1]
-            while self._weight > self._most and len(self._values) > 1:
-                self._weight -= self._values.popitem(last=False)[1][1]
-        flight.set_result(value)
-        return value

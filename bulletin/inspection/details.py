@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from skerry.bulletin.inspection.described import Described
 from skerry.bulletin.inspection.rows import VersionRow, version_row
-from skerry.bulletin.inspection.tensors import Described
 from skerry.bulletin.inspection.view import View
 from skerry.bulletin.records import Commit
 from skerry.codec.digest import Digest
+from skerry.codec.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +115,16 @@ def version_detail(view: View, version: int) -> VersionDetail:
 
 def sizes(commit: Commit, described: Described) -> Sizes:
     """Return what only a version's descriptions tell."""
-    compared = commit.changed is not None
     return Sizes(
-        raw_bytes=sum(row.raw_bytes for row in described.rows) if compared else None,
+        raw_bytes=None if commit.changed is None else described.raw_bytes,
         full_bytes=described.layout.nbytes,
-        tensors=len(described.rows),
-        tensors_changed=sum(row.changed > 0 for row in described.rows),
-        files=[FileRow(name=name, size=size) for name, size in described.layout.files()],
-        side_files_changed=list(described.manifest.side_files),
+        tensors=len(described.table.specs),
+        tensors_changed=int(np.count_nonzero(described.changed)),
+        files=files_of(described.layout),
+        side_files_changed=list(described.side_files),
         recipe=described.layout.recipe,
     )
+
+
+def files_of(layout: Layout) -> list[FileRow]:
+    return [FileRow(name=name, size=size) for name, size in layout.files()]

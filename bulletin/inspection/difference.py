@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from skerry.bulletin.inspection.tensors import Described
+import numpy as np
+
+from skerry.bulletin.inspection.described import Described
+from skerry.bulletin.inspection.table import Counts, TensorTable
 from skerry.bulletin.inspection.view import View
 
 
@@ -96,41 +99,48 @@ def tensor_differences(
     found: Difference, described: Mapping[int, Described], *, limit: int
 ) -> TensorDifferences:
     """Add up the manifests of `found.compared`; `described` has them, and both ends'."""
-    old, new = described[found.old].layout, described[found.new].layout
-    names = {spec.name for spec in old.tensors}, {spec.name for spec in new.tensors}
-    sums: dict[str, int] = {}
-    touched: dict[str, int] = {}
-    unknown = found.compared is None or bool(found.uncompared)
-    for version in found.compared or ():
-        for stat in described[version].manifest.tensors:
-            if stat.changed:
-                sums[stat.name] = sums.get(stat.name, 0) + stat.changed
-                touched[stat.name] = touched.get(stat.name, 0) + 1
+    old, new = described[found.old].table, described[found.new].table
+    at_most, touched = _bounds(found, new, described)
     rows = []
-    for row in described[found.new].rows:
-        if row.name not in names[0] or found.identical_weights:
+    for number in np.flatnonzero(at_most).tolist():
+        spec, where = new.specs[number], new.wheres[number]
+        if spec.name not in old.numbers:
             continue
-        at_most = row.elements if unknown else min(row.elements, sums.get(row.name, 0))
-        if at_most:
-            rows.append(
-                TensorDifference(
-                    name=row.name,
-                    layer=row.layer,
-                    projection=row.projection,
-                    elements=row.elements,
-                    at_most=at_most,
-                    share_at_most=at_most / row.elements,
-                    versions=touched.get(row.name, 0),
-                )
+        rows.append(
+            TensorDifference(
+                name=spec.name,
+                layer=where.layer,
+                projection=where.projection,
+                elements=spec.words,
+                at_most=int(at_most[number]),
+                share_at_most=int(at_most[number]) / spec.words,
+                versions=int(touched[number]),
             )
+        )
     rows.sort(key=lambda row: (-row.at_most, row.name))
     return TensorDifferences(
         difference=found,
         total=len(rows),
         tensors=rows[:limit],
-        only_old=sorted(names[0] - names[1]),
-        only_new=sorted(names[1] - names[0]),
+        only_old=sorted(old.numbers.keys() - new.numbers.keys()),
+        only_new=sorted(new.numbers.keys() - old.numbers.keys()),
     )
+
+
+def _bounds(
+    found: Difference, new: TensorTable, described: Mapping[int, Described]
+) -> tuple[Counts, Counts]:
+    """Return how many elements of each tensor of `new` may differ, and in how many versions it
+    changed, both of shape [tensors]."""
+    sums, touched = np.zeros_like(new.words), np.zeros_like(new.words)
+    for version in found.compared or ():
+        changed = described[version].onto(new)
+        sums = np.minimum(new.words, sums + np.minimum(new.words, changed))
+        touched += changed > 0
+    if found.identical_weights:
+        return np.zeros_like(sums), touched
+    unknown = found.compared is None or bool(found.uncompared)
+    return (new.words if unknown else sums), touched
 
 
 def _way(view: View, old: int, new: int) -> list[int] | None:

@@ -144,14 +144,22 @@ class Follower:
         """Look at what is due; return in how many seconds the next look is."""
         now = self._clock()
         idle = self.idle
+        refused: BulletinError | None = None
         try:
             with self._state.asking():
                 if now >= self._log_due:
-                    self._look_at_log()
+                    try:
+                        self._look_at_log()
+                    except StoreError:
+                        raise
+                    except BulletinError as error:  # of the log: islands are there nevertheless
+                        refused = error
                     self._log_due = self._clock() + self.pace.log_s(idle=idle)
                 if now >= self._islands_due and self._reader.state.seq >= 0:
                     self._look_at_islands()
                     self._islands_due = self._clock() + self.pace.islands_s(idle=idle)
+            if refused is not None:
+                raise refused
             self._failures = 0
         except Exception as error:  # the loop's boundary: told, and tried again
             self._failures += 1

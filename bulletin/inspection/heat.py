@@ -1,6 +1,6 @@
 """Changed share by layer and projection over many versions: the columns of a heat map.  Pure.
 
-Law: a column is what `tensors.layers` says of its version, and the last version asked for is one.
+Law: a column is what `cells.layers` says of its version, and the last version asked for is one.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skerry.bulletin.inspection.cells import Cell, axes
+from skerry.bulletin.inspection.described import Described
 from skerry.bulletin.inspection.names import Place
-from skerry.bulletin.inspection.tensors import Cell, Described, axes
+from skerry.bulletin.inspection.rows import share
 from skerry.bulletin.inspection.view import View
+
+NOT_YET = "not read yet: ask again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +40,15 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """`columns` versions, of the `asked` ones between `first` and `last`, evenly chosen."""
+    """`columns` versions, of the `asked` ones between `first` and `last`, evenly chosen.
+
+    `unread` of them are not read yet: who asks again is told more.
+    """
 
     first: int
     last: int
     asked: int
+    unread: int
     rows: list[HeatRow]
     columns: list[HeatColumn]
 
@@ -59,25 +67,36 @@ class TensorPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorHistory:
-    """One tensor over some versions, evenly chosen of those between `first` and `last`."""
+    """One tensor over some versions, evenly chosen of those between `first` and `last`.
+
+    `unread` of them are not read yet: who asks again is told more.
+    """
 
     name: str
     first: int
     last: int
     asked: int
+    unread: int
     points: list[TensorPoint]
 
 
 def sampled(view: View, first: int, last: int, columns: int) -> list[int]:
     """Return at most `columns` versions that still have a place in the run, the last one included.
 
-    Retired ones are left out unless there is nothing else: their manifests may be gone.
+    All of them if that is not too many, else the multiples of a power of two: when a version comes
+    the others stay the same, and what was read of them is of use.  Retired ones are left out unless
+    there is nothing else: their manifests may be gone.
     """
     versions = [v for v in range(first, last + 1) if v not in view.state.retired]
     versions = versions or list(range(first, last + 1))
-    count = min(columns, len(versions))
-    step = len(versions) / count
-    return sorted({versions[-1 - int(i * step)] for i in range(count)})
+    *others, newest = versions
+    if columns == 1:
+        return [newest]
+    stride = 1
+    while len(others) >= columns:
+        stride *= 2
+        others = [version for version in others if version % stride == 0]
+    return [*others, newest]
 
 
 def heat_map(
@@ -98,32 +117,56 @@ def heat_map(
                 elements=[None if cell is None else cell.elements for cell in cells],
             )
         )
-    rows = [HeatRow(layer=where.layer, projection=where.projection) for where in places]
-    return HeatMap(first=first, last=last, asked=last - first + 1, rows=rows, columns=columns)
+    return HeatMap(
+        first=first,
+        last=last,
+        asked=last - first + 1,
+        unread=_unread(unknown),
+        rows=[HeatRow(layer=where.layer, projection=where.projection) for where in places],
+        columns=columns,
+    )
+
+
+def tensor_point(name: str, version: int, described: Described) -> TensorPoint:
+    """Return what one version's description says of one tensor."""
+    number = described.table.numbers.get(name)
+    if number is None:
+        return nothing_known(version, "no such tensor")
+    changed, elements = int(described.changed[number]), described.table.specs[number].words
+    return TensorPoint(
+        version=version,
+        changed=changed,
+        elements=elements,
+        share=share(changed, elements),
+        patch_bytes=int(described.patch_bytes[number]),
+        why=None,
+    )
+
+
+def nothing_known(version: int, why: str) -> TensorPoint:
+    return TensorPoint(
+        version=version, changed=None, elements=None, share=None, patch_bytes=None, why=why
+    )
 
 
 def tensor_history(
     name: str,
     first: int,
     last: int,
-    known: Mapping[int, Described],
+    known: Mapping[int, TensorPoint],
     unknown: Mapping[int, str],
 ) -> TensorHistory:
     """Follow one tensor through versions that are `known`."""
-    points: list[TensorPoint] = []
-    for version in sorted(known.keys() | unknown.keys()):
-        row = None
-        if version in known:
-            row = next((row for row in known[version].rows if row.name == name), None)
-        why = unknown.get(version, "no such tensor") if row is None else None
-        points.append(
-            TensorPoint(
-                version=version,
-                changed=None if row is None else row.changed,
-                elements=None if row is None else row.elements,
-                share=None if row is None else row.share,
-                patch_bytes=None if row is None else row.patch_bytes,
-                why=why,
-            )
-        )
-    return TensorHistory(name=name, first=first, last=last, asked=last - first + 1, points=points)
+    points = {**known, **{v: nothing_known(v, why) for v, why in unknown.items()}}
+    return TensorHistory(
+        name=name,
+        first=first,
+        last=last,
+        asked=last - first + 1,
+        unread=_unread(unknown),
+        points=[points[version] for version in sorted(points)],
+    )
+
+
+def _unread(unknown: Mapping[int, str]) -> int:
+    return sum(why == NOT_YET for why in unknown.values())

@@ -12,6 +12,16 @@ from dataclasses import dataclass
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d{1,9})(?=\.|$)")
 _EXPERT = re.compile(r"\.experts\.\d{1,9}(?=\.|$)")
 _KIND = re.compile(r"\.(weight|bias|weight_scale_inv|weight_scale)$")
+_FLOW = {
+    name: rank
+    for rank, name in enumerate(
+        [
+            "embed_tokens", "wte", "input_layernorm", "q_proj", "k_proj", "v_proj", "qkv_proj",
+            "q_norm", "k_norm", "o_proj", "post_attention_layernorm", "gate", "gate_proj",
+            "up_proj", "gate_up_proj", "down_proj", "norm", "lm_head",
+        ]
+    )
+}  # fmt: skip
 _APART = {"bias": ".bias", "weight_scale_inv": ".scale", "weight_scale": ".scale"}
 
 
@@ -21,6 +31,16 @@ class Place:
 
     layer: int | None
     projection: str
+
+
+def reading_order(where: Place) -> tuple[bool, int, int, str]:
+    """Return what places are sorted by: layers, and in each the way of a token where it is known.
+
+    What is in no layer comes last.
+    """
+    kind = where.projection.split(".")
+    rank = _FLOW.get(kind[1] if kind[0] == "experts" and len(kind) > 1 else kind[0], len(_FLOW))
+    return where.layer is None, where.layer or 0, rank, where.projection
 
 
 def place(name: str) -> Place:

@@ -112,5 +112,11 @@ class View:
         return {commit.manifest: commit.version for commit in self.state.commits.values()}
 
     def lag(self, version: int | None) -> int:
-        """Count the versions of the newest one's line that are newer than `version`."""
+        """Count the versions of the newest one's line that are no ancestors of `version`.
+
+        None, or a version that the log does not have, lacks all of them.
+        """
+        commits = self.state.commits
+        while version is not None and version in commits and version not in self.line:
+            version = commits[version].parent
         return len(self.line) if version is None else self.line.get(version, len(self.line))

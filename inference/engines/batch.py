@@ -23,6 +23,8 @@ from skerry.inference.engines.sampling import Sampler
 from skerry.inference.models.config import LlamaConfig
 from skerry.inference.models.kv import KvCache
 from skerry.inference.models.llama import Llama
+from skerry.inference.models.moe import Recorder
+from skerry.inference.routed import encode_routed
 
 Deliver = Callable[[GeneratedToken | EngineError], None]
 
@@ -37,6 +39,7 @@ class Ticket:
     made: int = 0
     last: int = -1
     sampler: Sampler = field(init=False)
+    routed: list[torch.Tensor] = field(default_factory=list)  # [tokens, layers, experts] each
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.request.temperature, self.request.seed)
@@ -72,11 +75,14 @@ class Batch:
         row = self._cache.add()
         self._running.append(ticket)
         prompt = torch.tensor([ticket.request.prompt])
+        recorder = self._recorder()
         hidden = self._model.hidden(
             prompt,
             torch.arange(prompt.shape[1]),
             lambda layer, q, k, v: self._cache.prefill(row, layer, q, k, v),
+            recorder,
         )
+        self._keep([ticket], recorder)
         self._emit([ticket], self._model.logits(hidden[:, -1]), version)
 
     @torch.inference_mode()
@@ -87,7 +93,9 @@ class Batch:
             return
         tokens = torch.tensor([[ticket.last] for ticket in self._running])
         positions = self._cache.positions()[:, None]
-        hidden = self._model.hidden(tokens, positions, self._cache.decode)
+        recorder = self._recorder()
+        hidden = self._model.hidden(tokens, positions, self._cache.decode, recorder)
+        self._keep(self._running, recorder)
         self._emit(list(self._running), self._model.logits(hidden[:, 0]), version)
 
     @torch.inference_mode()
@@ -96,6 +104,16 @@ class Batch:
         for ticket in self._running:
             ticket.deliver(error)
         self._drop(list(self._running))
+
+    def _recorder(self) -> Recorder:
+        return Recorder(self._model.config.experts_per_token)
+
+    def _keep(self, tickets: list[Ticket], recorder: Recorder) -> None:
+        """Keep the experts of this pass for the requests that ask for them."""
+        if any(ticket.request.routed_experts for ticket in tickets):
+            for ticket, chosen in zip(tickets, recorder.chosen(), strict=True):
+                if ticket.request.routed_experts:
+                    ticket.routed.append(chosen)
 
     def _emit(self, tickets: list[Ticket], logits: torch.Tensor, version: int) -> None:
         finished = []
@@ -107,9 +125,20 @@ class Batch:
             if reason is not None:
                 finished.append(ticket)
             ticket.deliver(
-                GeneratedToken(token=token, logprob=logprob, version=version, finish_reason=reason)
+                GeneratedToken(
+                    token=token,
+                    logprob=logprob,
+                    version=version,
+                    finish_reason=reason,
+                    routed_experts=None if reason is None else self._routed(ticket),
+                )
             )
         self._drop(finished)
+
+    def _routed(self, ticket: Ticket) -> bytes | None:
+        if not ticket.routed:
+            return None
+        return encode_routed(torch.cat(ticket.routed), count=self._model.config.experts)
 
     def _finish_reason(self, ticket: Ticket) -> str | None:
         if ticket.last in self._model.config.eos and not ticket.request.ignore_eos:
@@ -136,5 +165,7 @@ def _check(request: GenerationRequest, config: LlamaConfig) -> None:
             f"{len(request.prompt)} prompt and {request.max_tokens} new tokens exceed the "
             f"context of {config.context}"
         )
+    if request.routed_experts and not config.experts:
+        raise RequestUnsupported("return_routed_experts: the model that is served has no experts")
     if not math.isfinite(request.temperature) or request.temperature < 0:
         raise RequestUnsupported(f"temperature: expected 0 or more, found {request.temperature}")

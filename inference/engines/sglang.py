@@ -254,6 +254,8 @@ class SglangEngine:
         self._deterministic = server.get("enable_deterministic_inference") is True
 
     def _check(self, request: GenerationRequest) -> None:
+        if request.routed_experts:
+            raise RequestUnsupported("return_routed_experts: not through the gate of SGLang")
         size = len(request.prompt) + request.max_tokens
         if not request.prompt or request.max_tokens < 1 or size > self._context:
             raise RequestUnsupported(f"expected prompt and output within {self._context} tokens")

@@ -1,4 +1,4 @@
-"""The shape of a Llama model, as `config.json` and `generation_config.json` state it."""
+"""The shape of a Llama or Mixtral model, as `config.json` and `generation_config.json` state it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_CONFIG_BYTES = 1 << 20
-_UNSUPPORTED = ("attention_bias", "mlp_bias", "rope_scaling")
+_UNSUPPORTED = ("attention_bias", "mlp_bias", "rope_scaling", "sliding_window")
+_DENSE, _SPARSE = "LlamaForCausalLM", "MixtralForCausalLM"
 
 
 class UnsupportedModel(ValueError):
@@ -31,6 +32,8 @@ class LlamaConfig:
     norm_eps: float
     tied: bool
     eos: frozenset[int]
+    experts: int = 0  # of a sparse MLP; 0: it is dense
+    experts_per_token: int = 0
 
     def __post_init__(self) -> None:
         sizes = (self.vocab_size, self.hidden_size, self.intermediate_size, self.layers)
@@ -41,14 +44,20 @@ class LlamaConfig:
                 f"{self.heads} heads over {self.kv_heads} key heads of dimension {self.head_dim}"
             )
 
+        if not 0 <= self.experts_per_token <= self.experts or (
+            self.experts and not self.experts_per_token
+        ):
+            raise UnsupportedModel(f"{self.experts_per_token} of {self.experts} experts a token")
+
     @classmethod
     def from_dict(
         cls, config: Mapping[str, object], generation: Mapping[str, object] | None = None
     ) -> LlamaConfig:
         """Read Hugging Face's keys.  Raises UnsupportedModel for anything this model cannot do."""
         architectures = config.get("architectures")
-        if architectures != ["LlamaForCausalLM"]:
-            raise UnsupportedModel(f"expected LlamaForCausalLM, found {architectures}")
+        if architectures not in ([_DENSE], [_SPARSE]):
+            raise UnsupportedModel(f"expected {_DENSE} or {_SPARSE}, found {architectures}")
+        sparse = architectures == [_SPARSE]
         for key in _UNSUPPORTED:
             if config.get(key) not in (None, False):
                 raise UnsupportedModel(f"{key} {config[key]!r:.80} is not supported")
@@ -69,6 +78,8 @@ class LlamaConfig:
             norm_eps=_float(config, "rms_norm_eps", 1e-6),
             tied=config.get("tie_word_embeddings", False) is True,
             eos=_eos((generation or {}).get("eos_token_id", config.get("eos_token_id"))),
+            experts=_int(config, "num_local_experts", 8) if sparse else 0,
+            experts_per_token=_int(config, "num_experts_per_tok", 2) if sparse else 0,
         )
 
     @classmethod

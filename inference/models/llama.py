@@ -1,4 +1,4 @@
-"""The Llama forward pass.  `named_parameters()` are the tensors of the HF checkpoint, by name.
+"""The Llama forward pass, with dense or sparse MLPs; `named_parameters()` are the checkpoint's.
 
 Linear layers compute in the dtype of their weights, norms and logits in FP32: log-probabilities
 that come out of a BF16 product are off by up to 0.06, as much as a clip range of RL.
@@ -14,22 +14,13 @@ from torch import Tensor, nn
 
 from skerry.inference.models.config import LlamaConfig, UnsupportedModel
 from skerry.inference.models.kv import causal
+from skerry.inference.models.linear import Linear
+from skerry.inference.models.moe import Choose, Recorder, SparseMLP
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, k, v -> output
 Rope = tuple[Tensor, Tensor]  # cosines and sines, broadcastable to [batch, heads, tokens, head dim]
 
 _HEAD_BLOCK = 1024  # rows of the output embedding that are FP32 at a time: they stay in the cache
-
-
-class Linear(nn.Module):
-    """A product without bias; its weight is not initialised, because it is always replaced."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
 
 
 class Embedding(nn.Module):
@@ -103,11 +94,17 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = MLP(config)
+        if config.experts:
+            self.block_sparse_moe = SparseMLP(config, layer)
+        else:
+            self.mlp = MLP(config)
+        self._sparse = config.experts > 0
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope, attend: Attend, choose: Choose) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, attend)
-        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        normed = self.post_attention_layernorm(x)
+        made = self.block_sparse_moe(normed, choose) if self._sparse else self.mlp(normed)
+        mixed: Tensor = x + made
         return mixed
 
 
@@ -144,15 +141,23 @@ class Llama(nn.Module):
         """The output embedding, shape [vocabulary, hidden]."""
         return self.model.embed_tokens.weight if self.config.tied else self.lm_head.weight
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend = causal) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attend: Attend = causal,
+        choose: Choose | None = None,
+    ) -> Tensor:
         """Return the last hidden states, [batch, tokens, hidden], of `tokens` [batch, tokens].
 
-        `positions` has shape [tokens] or [batch, tokens].
+        `positions` has shape [tokens] or [batch, tokens].  `choose` picks the experts of a sparse
+        model; None: those with the highest scores.
         """
         rope = self._rope(positions)
+        choose = choose or Recorder(self.config.experts_per_token)
         x = self.model.embed_tokens(tokens)
         for block in self.model.layers:
-            x = block(x, rope, attend)
+            x = block(x, rope, attend, choose)
         normed: Tensor = self.model.norm(x)
         return normed
 
@@ -181,7 +186,7 @@ class Llama(nn.Module):
 
 def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor of the model, by HF name."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     block: dict[str, tuple[int, ...]] = {
         "input_layernorm": (hidden,),
@@ -190,9 +195,7 @@ def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj": (keys, hidden),
         "self_attn.o_proj": (hidden, queries),
         "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
+        **_mlp_shapes(config),
     }
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
     for layer in range(config.layers):
@@ -200,6 +203,22 @@ def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     shapes |= {"model.norm.weight": (hidden,)}
     if not config.tied:
         shapes |= {"lm_head.weight": (config.vocab_size, hidden)}
+    return shapes
+
+
+def _mlp_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    if not config.experts:
+        up, down = (inner, hidden), (hidden, inner)
+        return {"mlp.gate_proj": up, "mlp.up_proj": up, "mlp.down_proj": down}
+    shapes: dict[str, tuple[int, ...]] = {"block_sparse_moe.gate": (config.experts, hidden)}
+    for expert in range(config.experts):
+        for name, shape in (
+            ("w1", (inner, hidden)),
+            ("w2", (hidden, inner)),
+            ("w3", (inner, hidden)),
+        ):
+            shapes[f"block_sparse_moe.experts.{expert}.{name}"] = shape
     return shapes
 
 

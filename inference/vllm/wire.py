@@ -71,6 +71,11 @@ def salt(namespace: str, version: int | None, install: str, own: str | None = No
 
 
 def request_body(request: GenerationRequest) -> dict[str, object]:
+    """Return the body of a request.  Raises RequestUnsupported."""
+    if request.routed_experts:
+        raise RequestUnsupported(
+            "return_routed_experts: with vLLM ask /inference/v1/generate, whose answer has them"
+        )
     return {
         "prompt": list(request.prompt),
         "max_tokens": request.max_tokens,

@@ -6,9 +6,9 @@ leaf is ever put together from several ranks.
 """
 
 from skerry.publisher.sharding.background import beside_training
-from skerry.publisher.sharding.fabric import Fabric
+from skerry.publisher.sharding.fabric import Alone, Fabric
 from skerry.publisher.sharding.plan import TensorPart
 from skerry.publisher.sharding.publisher import ShardedPublisher
 from skerry.publisher.sharding.report import ShardedReport
 
-__all__ = ["Fabric", "ShardedPublisher", "ShardedReport", "TensorPart", "beside_training"]
+__all__ = ["Alone", "Fabric", "ShardedPublisher", "ShardedReport", "TensorPart", "beside_training"]

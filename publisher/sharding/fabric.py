@@ -41,6 +41,25 @@ class Fabric(Protocol):
         ...
 
 
+class Alone:
+    """The fabric of a job of one process."""
+
+    rank = 0
+    size = 1
+
+    def all_gather(self, value: T) -> list[T]:
+        return [value]
+
+    def exchange(self, outgoing: Sequence[Bytes], incoming: Sequence[int]) -> list[Bytes]:
+        return list(outgoing)
+
+    def send(self, data: Bytes, rank: int) -> None:
+        raise ValueError("there is nobody to send to")
+
+    def receive(self, nbytes: int, rank: int) -> Bytes:
+        raise ValueError("there is nobody to receive from")
+
+
 def agree(fabric: Fabric, work: Callable[[], T]) -> list[T]:
     """Do this rank's part of something; return what each rank's part gave.
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from skerry.benchmarks import simulate
 from skerry.benchmarks.bench_codec import app
-from skerry.benchmarks.cases import NotExact, Plan, bounds, run_case
+from skerry.benchmarks.bounds import bounds
+from skerry.benchmarks.cases import NotExact, Plan, run_case
 from skerry.benchmarks.rival import Rival
 from skerry.benchmarks.rivals import EVERY_RIVAL
 from skerry.benchmarks.trace import Recipe, record
@@ -60,8 +61,9 @@ def test_the_results_say_what_they_were_measured_on(
     results: tuple[dict[str, object], str],
 ) -> None:
     found, _ = results
-    machine, settings = found["machine"], found["settings"]
-    assert isinstance(machine, dict)
+    form, settings = found["form"], found["settings"]
+    assert isinstance(form, dict)
+    machine = form["machine"]
     assert isinstance(settings, dict)
     assert machine["kernel"] == kernel.current().name
     assert machine["cpu"]

@@ -8,9 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from skerry.benchmarks.road.files import apply_xor_file, xor_file
 from skerry.benchmarks.road.link import FAR, LinkSpec, LinkUnavailable, link
+from skerry.benchmarks.road.links import LINKS, parse
+from skerry.benchmarks.road.ways import limit_s
+from skerry.benchmarks.simulate import simulate
 from tests.servers.fixtures import require_weed
 
 _NAMESPACES = Path("/run/netns")
@@ -65,17 +70,44 @@ def test_versions_cross_a_link_and_are_served_beside_a_full_checkpoint() -> None
     require_weed()
     before = namespaces()
     found = bench(
-        "road", "--megabytes", "2", "--versions", "2", "--round-trip-ms", "10",
-        "--congestion", "cubic",
+        "road", "--links", "200:10:0", "--megabytes", "2", "--versions", "2", "--islands", "2",
     )  # fmt: skip
-    *patches, whole = found["ways"]
+    *sent, whole = found["ways"]
+    patches, files = sent[:2], sent[2:]
     assert [way["version"] for way in patches] == [1, 2]
-    for way in patches:
-        assert 0 < way["nbytes"] < way["wire_bytes"]
+    assert {way["what"] for way in files} == {"XOR + zstd-1 file"}
+    assert whole["nbytes"] > 2_000_000
+    for way in sent:
+        assert way["islands"] == 2
+        assert 0 < 2 * way["nbytes"] < way["wire_bytes"]
         assert 0 < way["arrived_s"] <= way["served_s"]
         assert way["nbytes"] < whole["nbytes"] / 20
-    assert whole["nbytes"] > 2_000_000
+        assert way["limit_s"] > 0.04
+        assert min(way["publish_cpu_s"], way["island_cpu_s"], way["pause_s"]) > 0
+    assert patches[0]["nbytes"] < files[0]["nbytes"]
+    assert patches[0]["phases"]
     assert namespaces() == before
+
+
+def test_links_have_names_or_numbers() -> None:
+    assert parse("200:150:1") == ("200:150:1", LINKS["200m"])
+    assert parse("1g") == ("1g", LINKS["1g"])
+    for wrong in ("2g", "1:2", "0:1:1", "1:1:100"):
+        with pytest.raises(ValueError, match=r"expected|no link"):
+            parse(wrong)
+
+
+def test_the_limit_is_the_bandwidth_shared_and_four_round_trips() -> None:
+    spec = LinkSpec(bits_per_s=8_000_000, round_trip_s=0.1, loss=0.0)
+    assert limit_s(spec, 1_000_000, 1) == pytest.approx(1.4)
+    assert limit_s(spec, 1_000_000, 8) == pytest.approx(8.4)
+
+
+def test_an_xor_file_gives_the_weights_of_the_version() -> None:
+    pair = simulate("BF16", 200_000, 0.01, seed=3)
+    weights = {name: old.copy() for name, old in pair.old.items()}
+    apply_xor_file(xor_file(pair), weights)
+    assert all(np.array_equal(weights[name], new) for name, new in pair.new.items())
 
 
 def test_who_is_many_versions_behind_installs_once_and_reads_near_the_bound() -> None:

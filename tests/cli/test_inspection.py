@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from skerry.benchmarks.synthetic_run import make_run
+from skerry.benchmarks.synthetic_run import SIGNER, make_run
 from skerry.bulletin import keys, stores
 from skerry.bulletin.errors import StoreDenied
 from skerry.bulletin.inspection.checks import check_version
@@ -130,6 +130,19 @@ def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(run: Path) -> N
             assert json.load(reply)["status"] == "ok"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_serve_takes_several_runs_and_a_key_for_all_or_for_each(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-r", run, other], check=True)
+    key = SIGNER.public_key.hex
+    for given in ((), ("--key", key), ("--key", key, "--key", key)):
+        with service(run, other, "--port", 0, *given) as (_, url):
+            with urllib.request.urlopen(f"{url}api/v1/runs", timeout=60) as reply:
+                rows = json.load(reply)["runs"]
+            assert [row["name"] for row in rows] == [run.name, "other"]
+    for wrong in ((run, run), (run, other, tmp_path, "--key", key, "--key", key)):
+        assert skerry("serve", *wrong, "--port", 0).exit_code == 2
 
 
 def test_serve_ends_although_a_store_never_answers(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from tests.inference.checkpoints import (
     write_checkpoint,
 )
 
+ROUTED = bytes(range(256))  # what it says of routed experts: nothing that can be parsed
 VOCABULARY = 96  # printable ASCII and a line break
 WORDS = 32
 CONTEXT = 2**16
@@ -183,7 +184,7 @@ class StandInEngine:
                     self._permits -= 1
                 self._made += 1
                 self._changes.wake()
-                yield self._make(position, last=position + 1 == request.max_tokens)
+                yield self._make(position, request)
                 await asyncio.sleep(0)
         finally:
             self.open_requests -= 1
@@ -196,7 +197,8 @@ class StandInEngine:
         permitted = position < self._permits_each or self._permits > 0
         return not self.paused and (permitted or not self._paced)
 
-    def _make(self, position: int, *, last: bool) -> GeneratedToken:
+    def _make(self, position: int, request: GenerationRequest) -> GeneratedToken:
+        last = position + 1 == request.max_tokens
         if self._version is None or self._tensors is None:
             raise EngineBroken("the weights are no version")
         if self.crash is not None and position == self.crash_at:
@@ -206,6 +208,7 @@ class StandInEngine:
             logprob=-0.5,
             version=self._version,
             finish_reason="length" if last else None,
+            routed_experts=ROUTED if last and request.routed_experts else None,
         )
 
     def _undo(self, done: Sequence[TensorChanges], fault: Fault) -> None:

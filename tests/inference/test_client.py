@@ -231,6 +231,8 @@ LIES: dict[str, bytes] = {
     "text that is no text": answer(choice(text=None)),
     "an unknown end": answer(choice(finish_reason="maybe")),
     "no end": answer(choice(finish_reason=None)),
+    "routed experts that are no base64": answer(choice(routed_experts="AAA")),
+    "routed experts that are no text": answer(choice(routed_experts=[1])),
 }
 
 

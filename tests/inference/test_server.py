@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from skerry.inference.errors import (
     WeightVersionNotReady,
 )
 from tests.inference.serving import Serving, serving
-from tests.inference.stand_in import VOCABULARY, token_of
+from tests.inference.stand_in import ROUTED, VOCABULARY, token_of
 
 HUNG = aiohttp.ClientTimeout(total=60)  # far above any answer; only a hung server meets it
 NO_RETRY = ClientConfig(retry_budget_s=0.0)
@@ -120,6 +121,27 @@ def test_a_completion_carries_tokens_text_and_versions(island: Serving) -> None:
         assert [len(choice.tokens) for choice in many.choices] == [2, 2, 2]
         for choice in many.choices:
             check_labels(island, choice)
+
+    with_client(island, body)
+
+
+def test_routed_experts_come_through_unread_and_only_when_they_are_asked_for(
+    island: Serving,
+) -> None:
+    async def body(client: RolloutClient) -> None:
+        made = await client.complete("go", n=2, max_tokens=3, routed_experts=True)
+        assert [choice.routed_experts for choice in made.choices] == [ROUTED, ROUTED]
+        assert (await client.complete("go", max_tokens=3)).routed_experts is None
+        request = {"prompt": "go", "stream": True, "max_tokens": 2, "return_routed_experts": True}
+        async with (
+            aiohttp.ClientSession(island.url) as http,
+            http.post("/v1/completions", json=request) as answer,
+        ):
+            events = (await answer.text()).split("\n\n")
+        said = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+        routed = [event["choices"][0].get("routed_experts") for event in said]
+        assert routed[:-1] == [None] * (len(said) - 1)
+        assert base64.b64decode(routed[-1]) == ROUTED
 
     with_client(island, body)
 
@@ -386,6 +408,7 @@ BAD_BODIES: list[tuple[bytes, int]] = [
     (b'{"prompt": "a", "seed": -1}', 422),
     (b'{"prompt": "a", "logprobs": 5}', 422),
     (b'{"prompt": "a", "top_p": 0.5}', 422),
+    (b'{"prompt": "a", "return_routed_experts": 1}', 422),
     (b'{"prompt": "a", "model": "other"}', 404),
     (b'{"prompt": "' + b"a" * 5000 + b'"}', 413),
 ]

@@ -12,9 +12,9 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from skerry.bulletin.connections import unheld
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.store import ObjectStore
-from skerry.island_agent.connections import unheld
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_http import relay_router
@@ -38,7 +38,9 @@ def http_server(app: FastAPI, *, stall_s: float = STALL_S) -> Iterator[str]:
 
 
 @contextmanager
-def served(app: FastAPI, *, stall_s: float) -> Iterator[tuple[uvicorn.Server, str]]:
+def served(
+    app: FastAPI, *, stall_s: float, most: int | None = None
+) -> Iterator[tuple[uvicorn.Server, str]]:
     """Do the same; yields the server, too."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     server = _Server(
@@ -47,7 +49,7 @@ def served(app: FastAPI, *, stall_s: float) -> Iterator[tuple[uvicorn.Server, st
             log_config=None,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_S,
-            http=unheld(stall_s),
+            http=unheld(stall_s, most=most),
             timeout_graceful_shutdown=1,
         )
     )

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI, Response
 
 from skerry.bulletin import keys
-from skerry.island_agent.connections import raise_file_limit
+from skerry.bulletin.connections import raise_file_limit
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_http import relay_router

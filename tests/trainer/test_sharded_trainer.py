@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from skerry.bulletin.reader import BulletinReader
@@ -13,25 +10,12 @@ from skerry.island_agent.pull import pull
 from skerry.publisher.audit import audit
 from skerry.trainer.served import RuleSet
 from tests.publisher.samples import read_tree
+from tests.trainer.installed import torchrun
 from tests.trainer.sharded_trainer import RULES
 
-REPOSITORY = Path(__file__).parents[2]
+TRAINER = "tests.trainer.sharded_trainer"
 LAST = 10
 DEATH = 2
-
-
-def torchrun(root: Path, last: int, death: int) -> subprocess.CompletedProcess[str]:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    trainer = ["-m", "tests.trainer.sharded_trainer", str(root), str(last), str(death)]
-    return subprocess.run(
-        [sys.executable, *launch, *trainer],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
 
 
 def follow(root: Path) -> BulletinReader:
@@ -43,7 +27,7 @@ def follow(root: Path) -> BulletinReader:
 def test_packs_of_two_ranks_rebuild_the_gathered_state_also_after_a_rank_was_killed(
     tmp_path: Path,
 ) -> None:
-    killed = torchrun(tmp_path, LAST, DEATH)
+    killed = torchrun(2, TRAINER, str(tmp_path), str(LAST), str(DEATH))
     assert killed.returncode != 0
     reader = follow(tmp_path)
     assert [commit.step for commit in reader.state.commits.values()] == list(range(DEATH))
@@ -51,7 +35,7 @@ def test_packs_of_two_ranks_rebuild_the_gathered_state_also_after_a_rank_was_kil
     packs = list(open_store(str(tmp_path / "bulletin")).list_after("packs/"))
     assert len(packs) > named  # the dead rank had uploaded its own, which no record names
 
-    again = torchrun(tmp_path, LAST, -1)
+    again = torchrun(2, TRAINER, str(tmp_path), str(LAST), "-1")
     assert again.returncode == 0, again.stderr
     reader = follow(tmp_path)
     assert list(audit(reader, deep=True)) == []

@@ -24,6 +24,36 @@ export async function get(path, params = {}) {
   throw new Problem(answer.status, body?.error ?? { kind: `HTTP ${answer.status}`, message: "An answer that is none." });
 }
 
+const RETRY_MS = 1000;
+const PATIENCE = 60;
+
+// Asks again while manifests are still being parsed: what was done meanwhile is kept.
+export async function getSlowly(path, params, isCurrent) {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await get(path, params);
+    } catch (error) {
+      if (error.kind !== "TooLong" || attempt >= PATIENCE || !isCurrent()) throw error;
+    }
+    await pause();
+  }
+}
+
+// Shows an answer in many parts as they come; ends when it is whole, or grows no more.
+export async function growing(path, params, isCurrent, show) {
+  let left = Infinity;
+  for (;;) {
+    const answer = await get(path, params);
+    if (!isCurrent()) return;
+    await show(answer);
+    if (answer.unread === 0 || answer.unread >= left) return;
+    left = answer.unread;
+    await pause();
+  }
+}
+
+const pause = () => new Promise((resolve) => { setTimeout(resolve, RETRY_MS); });
+
 export async function* lines(path, params, signal) {
   const answer = await fetch(`api/v1/${path}?${query(params)}`, { signal });
   if (!answer.ok) {

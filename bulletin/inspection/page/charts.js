@@ -19,7 +19,7 @@ function plotly() {
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const axis = (extra) => ({
-  gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"),
+  gridcolor: color("line"), zeroline: false, zerolinecolor: color("line"), linecolor: color("line"),
   tickfont: { color: color("soft") }, automargin: true, ...extra,
   title: extra?.title && { text: extra.title, font: { color: color("soft"), size: 12 }, standoff: 8 },
 });
@@ -36,6 +36,7 @@ export class Chart {
   async draw(label, make, onclick) {
     this.caption.textContent = label;
     this.box.setAttribute("aria-label", label);
+    this.box.style.height = `${this.height}px`;
     this.make = make;
     this.onclick = onclick ?? this.onclick;
     const Plotly = await plotly();
@@ -69,6 +70,9 @@ export class Chart {
 
 // Five places between two powers of ten, both included.
 export const powers = (low, high) => [0, 1, 2, 3, 4].map((i) => low + ((high - low) * i) / 4);
+
+// An axis of whole numbers: where there are few, each has its tick and nothing between them has one.
+export const wholeAxis = (span, extra) => ({ ...(span <= 12 ? { dtick: 1 } : {}), tickformat: ",d", ...extra });
 
 // A logarithmic axis: over decades only they are named, or labels would lie on one another.
 export function logAxis(values, extra) {

@@ -1,13 +1,13 @@
 // How two versions differ, and what it costs to go from one to the other.
 
-import { get } from "./api.js";
+import { get, getSlowly } from "./api.js";
 import { el, fields, labelled, link, panel, problem, table } from "./dom.js";
-import { bytes, count, share, shareOf } from "./format.js";
+import { bytes, count, many, share, shareOf } from "./format.js";
 import { stepTable } from "./islands.js";
 
 function said(found) {
   if (found.identical_weights) return "The weights are the same, bit for bit.";
-  const sure = found.exact ? "exactly" : "at most";
+  const sure = found.exact ? "Exactly" : "At most";
   if (found.compared === null) return "They have no common ancestor: nothing is known but that they differ.";
   if (found.uncompared.length) return `Nobody compared version ${found.uncompared[0]} with its parent, so nothing is known but that they differ.`;
   return `${sure} ${share(found.share_at_most)} of the elements differ: ${shareOf(found.at_most, found.elements)}.`;
@@ -15,7 +15,7 @@ function said(found) {
 
 function differences(found) {
   const only = (names, which) => names.length > 0 && el("p", {}, `Only in the ${which} version: ${names.slice(0, 20).join(", ")}${names.length > 20 ? " …" : ""}`);
-  return [only(found.only_old, "old"), only(found.only_new, "new"), table(`${count(found.total)} tensors that may differ, most first`, [
+  return [only(found.only_old, "old"), only(found.only_new, "new"), table(`${many(found.total, "tensor")} that may differ, most first`, [
     { name: "tensor", head: true, cell: (t) => link(`#/tensor?name=${encodeURIComponent(t.name)}`, t.name) },
     { name: found.difference.exact ? "changed" : "changed, at most", n: true, cell: (t) => share(t.share_at_most) },
     { name: "elements", n: true, cell: (t) => shareOf(t.at_most, t.elements) },
@@ -26,11 +26,20 @@ function differences(found) {
 function way(found) {
   if (!found.reachable) return el("p", {}, `There is no way: ${found.why}.`);
   if (!found.steps.length) return el("p", {}, "Nothing is to be downloaded.");
-  return [el("p", {}, `${bytes(found.total_bytes)} in ${count(found.objects)} objects, ${found.steps.length} steps${found.steps.length > 200 ? ", the first 200 shown" : ""}.`), stepTable(found.steps)];
+  return [el("p", {}, `${bytes(found.total_bytes)} in ${many(found.objects, "object")}, ${many(found.steps.length, "step")}${found.steps.length > 200 ? ", the first 200 shown" : ""}.`), stepTable(found.steps)];
 }
 
+const quoted = (text) => (/^[A-Za-z0-9_@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+// This service decodes no patch: whoever has weights, or room for them, does.
+const exactly = (address, from, to) => el("div", { class: "note" },
+  el("p", {}, "An element that changed twice is counted twice; one that changed back is counted too. The exact number takes the weights: an agent of this run works it out, or, without --agent, the host that asks."),
+  el("code", { class: "command", tabindex: "0" }, `skerry diff ${quoted(address)} ${from} ${to} --exact --agent http://HOST:PORT --control-token-file FILE`));
+
 export async function show(main, route) {
-  const newest = (await get("run")).newest?.version ?? 0;
+  const run = await get("run");
+  const newest = run.newest?.version ?? 0;
+  let open = true;
   const to = route.number("new") ?? newest;
   const from = route.number("old");
   const input = (value) => el("input", { type: "number", min: 0, value: value ?? "" });
@@ -52,11 +61,11 @@ export async function show(main, route) {
     work.push(part(total, async () => {
       const found = await get("difference", { old: from, new: to });
       return [el("p", {}, said(found)), fields([
-        ["by the statistics of", found.compared === null ? "no versions" : `${count(found.compared.length)} versions`],
+        ["by the statistics of", found.compared === null ? "no versions" : many(found.compared.length, "version")],
         ["files or side files differ", found.layout_changed ? "yes" : "no"],
-      ]), !found.exact && el("p", { class: "note" }, "An element that changed twice is counted twice; one that changed back is counted too. For the exact number, on a host with room for both: skerry pull each version, then skerry diff the directories.")];
-    }), part(tensors, async () => differences(await get("difference/tensors", { old: from, new: to, limit: 200 }))));
+      ]), !found.exact && exactly(run.address, from, to)];
+    }), part(tensors, async () => differences(await getSlowly("difference/tensors", { old: from, new: to, limit: 200 }, () => open))));
   }
   await Promise.all(work);
-  return {};
+  return { close: () => { open = false; } };
 }

@@ -5,6 +5,9 @@ const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
+// "1 version", "2 versions".
+export const many = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
+
 export function bytes(n) {
   if (n === null || n === undefined) return "–";
   let unit = 0;

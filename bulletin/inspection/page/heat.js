@@ -1,9 +1,9 @@
 // Where in the model a version changed: layer by projection, and either over versions.
 
-import { get, query } from "./api.js";
+import { get, growing, query } from "./api.js";
 import { Chart, color, powers } from "./charts.js";
 import { el, labelled, link, panel, table } from "./dom.js";
-import { count, share, shareOf } from "./format.js";
+import { count, many, share, shareOf } from "./format.js";
 
 const layerName = (layer) => (layer === null ? "no layer" : `layer ${layer}`);
 const MODES = {
@@ -43,30 +43,37 @@ function heat(x, y, cells, title) {
     traces: [{
       type: "heatmap", x, y, z, text, colorscale: "Viridis", zmin: low, zmax: high, xgap: 1, ygap: 1, hoverongaps: true,
       hovertemplate: "%{y}, %{x}<br>%{text}<extra></extra>",
-      colorbar: { title: { text: "changed" }, tickvals: powers(low, high), ticktext: powers(low, high).map((p) => share(10 ** p)), outlinewidth: 0 },
+      colorbar: { title: { text: "changed", side: "right" }, thickness: 16, tickvals: powers(low, high), ticktext: powers(low, high).map((p) => share(10 ** p)), outlinewidth: 0 },
     }],
     layout: { xaxis: { type: "category", title, showgrid: false, nticks: 24 }, yaxis: { type: "category", autorange: "reversed", showgrid: false }, plot_bgcolor: color("none") },
   };
 }
 
+const COLUMNS = 64;
+
 export async function show(main, route) {
   const chart = new Chart("", 620);
   const listed = el("div");
-  const map = await get("heat", { columns: 48 });
-  const known = map.columns.filter((column) => column.why === null);
-  const asked = route.number("v");
-  let mode = route.text("mode") ?? "place";
-  let at = known.length - 1;
+  const range = { first: route.number("first"), last: route.number("last"), columns: COLUMNS };
+  let map = { rows: [], columns: [], first: 0, last: 0, asked: 0, unread: 0 };
+  let known = [];
+  let exact = null;
+  let at = null; // the version that was chosen; null: the newest
+  let mode = Object.hasOwn(MODES, route.text("mode") ?? "") ? route.text("mode") : "place";
+  let open = true;
   const select = el("select", { onchange: () => { mode = select.value; return draw(); } },
     Object.entries(MODES).map(([name, text]) => el("option", { value: name, selected: name === mode }, text)));
-  const slider = el("input", { type: "range", min: 0, max: Math.max(0, known.length - 1), value: at,
-    oninput: () => { at = Number(slider.value); number.value = known[at]?.version ?? ""; exact = null; return draw(); } });
-  const number = el("input", { type: "number", min: 0, value: known[at]?.version ?? "" });
+  const slider = el("input", { type: "range", min: 0, oninput: () => { exact = null; at = known[Number(slider.value)]?.version ?? null; number.value = at ?? ""; return draw(); } });
+  const sliderName = el("span");
+  const number = el("input", { type: "number", min: 0 });
+  const first = el("input", { type: "number", min: 0, value: range.first ?? "" });
+  const last = el("input", { type: "number", min: 0, value: range.last ?? "" });
   const form = el("form", {
     class: "controls", onsubmit: (event) => { event.preventDefault(); return exactly(Number(number.value)); },
-  }, labelled("Show", select), labelled("Version", number), el("button", {}, "Go"),
-  labelled(`One of ${known.length} versions between ${map.first} and ${map.last}`, slider, { class: "wide" }));
-  let exact = null;
+  }, labelled("Show", select), labelled("Version", number), el("button", {}, "Go"), labelled(sliderName, slider, { class: "wide" }));
+  const stretch = el("form", {
+    class: "controls", onsubmit: (event) => { event.preventDefault(); location.hash = `#/heat?${query({ mode, first: first.value, last: last.value })}`; },
+  }, labelled("From version", first), labelled("to version", last), el("button", {}, "Show"));
 
   async function exactly(version) {
     const found = await get(`versions/${version}/layers`);
@@ -75,16 +82,35 @@ export async function show(main, route) {
     await draw();
   }
 
+  function took(answer) {
+    map = answer;
+    known = map.columns.filter((column) => column.why === null);
+    slider.max = Math.max(0, known.length - 1);
+    const found = known.findIndex((column) => column.version === at);
+    const chosen = found < 0 ? known.length - 1 : found;
+    slider.value = chosen;
+    if (exact === null) number.value = known[chosen]?.version ?? "";
+    const unread = map.unread ? `; ${many(map.unread, "more is", "more are")} being read` : "";
+    sliderName.textContent = `One of ${many(known.length, "version")} between ${map.first} and ${map.last}${unread}`;
+    return draw();
+  }
+
+  const load = () => growing("heat", range, () => open, took);
   const cellsNow = () => exact?.cells ?? map.rows.map((row, i) => ({
-    ...row, changed: known[at].changed[i], elements: known[at].elements[i],
+    ...row, changed: known[slider.value].changed[i], elements: known[slider.value].elements[i],
   })).filter((cell) => cell.elements !== null);
 
   async function drawPlace() {
-    const version = exact?.version ?? known[at]?.version;
-    if (version === undefined) { listed.replaceChildren(); await chart.draw("No version whose statistics are known.", () => heat([], [], [], "")); return; }
+    const version = exact?.version ?? known[slider.value]?.version;
+    if (version === undefined) {
+      listed.replaceChildren();
+      await chart.draw("No version whose statistics are known.", () => heat([], [], [], ""));
+      return;
+    }
     const cells = cellsNow();
-    const layers = [...new Set(cells.map((cell) => cell.layer))].sort((a, b) => (a ?? 1e9) - (b ?? 1e9));
-    const projections = [...new Set(cells.map((cell) => cell.projection))];
+    const layers = [...new Set(cells.map((cell) => cell.layer))];
+    // Cells come in the order of a model's own: what is in a layer, then the rest.
+    const projections = [...new Set([...cells.filter((cell) => cell.layer !== null), ...cells].map((cell) => cell.projection))];
     const find = new Map(cells.map((cell) => [`${cell.layer} ${cell.projection}`, cell]));
     const grid = layers.map((layer) => projections.map((projection) => {
       const cell = find.get(`${layer} ${projection}`);
@@ -105,7 +131,7 @@ export async function show(main, route) {
     await chart.draw(said, () => heat(projections, layers.map(layerName), grid, "projection"), (point) => {
       if (mode !== "place") { location.hash = `#/version?v=${point.x}`; return; }
       const layer = layers[point.pointIndex[0]];
-      location.hash = `#/version?${query({ v: exact?.version ?? known[at].version, layer: layer ?? -1, projection: projections[point.pointIndex[1]] })}`;
+      location.hash = `#/version?${query({ v: version, layer: layer ?? -1, projection: projections[point.pointIndex[1]] })}`;
     });
   }
 
@@ -122,7 +148,7 @@ export async function show(main, route) {
       } })),
     ], versions.map((_, i) => i), { class: "scroll tall" }));
     const missing = map.columns.filter((column) => column.why !== null).length;
-    await chart.draw(`Changed share of ${what} in ${versions.length} of ${count(map.asked)} versions, evenly chosen between ${map.first} and ${map.last}${missing ? `; of ${missing} nothing is known` : ""}.`,
+    await chart.draw(`Changed share of ${what} in ${versions.length} of ${many(map.asked, "version")}, evenly chosen between ${map.first} and ${map.last}${missing ? `; of ${missing} nothing is known` : ""}.`,
       () => heat(versions, labels, cells, "version"));
   }
 
@@ -133,7 +159,13 @@ export async function show(main, route) {
     return drawPlace();
   }
 
-  main.replaceChildren(el("h1", {}, "Heat map"), panel(null, form, chart.figure), panel("As a table", listed));
-  if (asked === null) await draw(); else { number.value = asked; await exactly(asked); }
-  return { theme: () => chart.redraw(), close: () => chart.close() };
+  main.replaceChildren(el("h1", {}, "Heat map"), panel(null, form, chart.figure, stretch), panel("As a table", listed));
+  const asked = route.number("v");
+  if (asked !== null) { number.value = asked; await exactly(asked); }
+  await load();
+  return {
+    log: () => (range.last === null ? load() : null),
+    theme: () => chart.redraw(),
+    close: () => { open = false; chart.close(); },
+  };
 }

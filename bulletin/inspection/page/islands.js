@@ -1,8 +1,9 @@
 // Where versions are served, and what lags: those that need somebody come first.
 
 import { get } from "./api.js";
+import { Chart, color, wholeAxis } from "./charts.js";
 import { chip, el, fields, labelled, link, panel, svg, table } from "./dom.js";
-import { age, bytes, count, moment } from "./format.js";
+import { age, bytes, count, many, moment } from "./format.js";
 import { versionLink } from "./timeline.js";
 
 const PAGE = 200;
@@ -47,23 +48,32 @@ function islandTable(page) {
   ], page.islands, { class: "scroll tall" });
 }
 
-async function one(main, name) {
+const lagTraces = (looks) => [{
+  type: "scatter", mode: looks.length > 1 ? "lines" : "markers", x: looks.map((look) => new Date(look.time_ms).toISOString()), y: looks.map((look) => look.lag),
+  text: looks.map((look) => (look.version === null ? "holds nothing" : `version ${look.version}`)), line: { color: color("accent"), width: 1.5, shape: "hv" }, marker: { color: color("accent") },
+  hovertemplate: "%{x}<br>lag %{y}, %{text}<extra></extra>",
+}];
+
+async function one(main, name, chart) {
   const { island: row, catch_up: way } = await get(`islands/${encodeURIComponent(name)}`);
   main.replaceChildren(el("h1", {}, `Island ${row.island}`), el("p", {}, link("#/islands", "All islands")),
     el("div", { class: "columns" },
       panel("What it says", fields([
         ["state", state(row)], ["version", row.version === null ? "none" : count(row.version)], ["wants", row.target === null ? "nothing" : count(row.target)],
-        ["lag", `${count(row.lag)} versions; it says ${count(row.said_lag)}`], ["phase", progress(row)], ["engines", engines(row)],
+        ["lag", `${many(row.lag, "version")}; it says ${count(row.said_lag)}`], ["phase", progress(row)], ["engines", engines(row)],
         ["last error", row.error ?? "none"], ["last seen", `${moment(row.last_seen_ms)} by its clock`],
       ])),
-      panel("Lag over time", spark(row.looks), table(`The last ${row.looks.length} looks`, [
+      panel("Lag over time", chart.figure, table(`The last ${many(row.looks.length, "look")}`, [
         { name: "when", head: true, cell: (look) => moment(look.time_ms) },
         { name: "version", n: true, cell: (look) => count(look.version) },
         { name: "lag", n: true, cell: (look) => count(look.lag) },
-      ], [...row.looks].reverse(), { class: "scroll tall" }))),
+      ], [...row.looks].reverse(), { class: "scroll short" }))),
     panel("To the newest version", !way ? el("p", {}, row.state === "stray" ? `There is no way: ${row.why}.` : "There is no version yet.") : !way.reachable ? el("p", {}, way.why)
       : !way.steps.length ? el("p", {}, "Nothing is to be downloaded.")
-      : [el("p", {}, `${bytes(way.total_bytes)} in ${count(way.objects)} objects, ${way.steps.length} steps.`), stepTable(way.steps)]));
+      : [el("p", {}, `${bytes(way.total_bytes)} in ${many(way.objects, "object")}, ${many(way.steps.length, "step")}.`), stepTable(way.steps)]));
+  const lags = row.looks.map((look) => look.lag);
+  const said = lags.length ? `Between ${Math.min(...lags)} and ${Math.max(...lags)}, now ${lags.at(-1)}, since this service looks.` : "Nobody has looked yet.";
+  await chart.draw(said, () => ({ traces: lagTraces(row.looks), layout: { xaxis: { type: "date" }, yaxis: wholeAxis(Math.max(0, ...lags), { title: "versions behind", rangemode: "tozero" }) } }));
 }
 
 export const stepTable = (steps) => table("The cheapest way", [
@@ -77,8 +87,9 @@ export const stepTable = (steps) => table("The cheapest way", [
 export async function show(main, route) {
   const name = route.text("island");
   if (name !== null) {
-    await one(main, name);
-    return { islands: () => one(main, name) };
+    const chart = new Chart("", 220);
+    await one(main, name, chart);
+    return { islands: () => one(main, name, chart), theme: () => chart.redraw(), close: () => chart.close() };
   }
   const listed = el("div");
   const sums = el("p", { class: "controls" });
@@ -92,11 +103,11 @@ export async function show(main, route) {
     const on = el("button", { type: "button", disabled: offset + PAGE >= page.total, onclick: () => { offset += PAGE; return list(); } }, "More");
     sums.replaceChildren(...Object.entries(page.counts).flatMap(([value, n]) => [chip(`${n} ${value}`, n ? KINDS[value] : ""), " "]));
     const looked = page.looked_ms === null ? "Nobody has looked yet." : `As of ${moment(page.looked_ms)}.`;
-    const refused = page.refused_total ? table(`${count(page.refused_total)} statuses that are none`, [
+    const refused = page.refused_total ? table(`${many(page.refused_total, "status is none", "statuses are none")}`, [
       { name: "object", head: true, cell: (r) => r.key }, { name: "why", cell: (r) => r.why },
     ], page.refused) : null;
     const more = page.more_than_looked_at ? el("p", { class: "problem" }, "There are more statuses than are looked at.") : null;
-    listed.replaceChildren(islandTable(page), el("p", { class: "controls" }, back, on, el("span", { class: "note" }, looked)), ...[refused, more].filter(Boolean));
+    listed.replaceChildren(islandTable(page), el("p", { class: "controls" }, page.total > PAGE && [back, on], el("span", { class: "note" }, looked)), ...[refused, more].filter(Boolean));
   }
 
   main.replaceChildren(el("h1", {}, "Islands"), panel(null, sums, el("div", { class: "controls" }, labelled("Show", filter)), listed));

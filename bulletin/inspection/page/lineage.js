@@ -1,54 +1,75 @@
 // Who descends from whom: the newest version's line, branches beside it, and skips as arcs.
 
 import { get } from "./api.js";
-import { Chart, color } from "./charts.js";
+import { Chart, color, wholeAxis } from "./charts.js";
 import { el, labelled, panel, table } from "./dom.js";
-import { bytes, count } from "./format.js";
+import { bytes, count, many } from "./format.js";
 import { standing, versionLink } from "./timeline.js";
 
 const LIMIT = 300;
 const HUES = { live: "accent", abandoned: "accent-2", retired: "grey" };
 
-function traces(family) {
+const LABELS = 12;
+
+function edges(family) {
   const at = new Map(family.versions.map((v) => [v.version, v]));
-  const edge = { x: [], y: [] };
+  const lines = { patch: { x: [], y: [] }, turn: { x: [], y: [] } };
   for (const v of family.versions) {
     const parent = at.get(v.parent);
     if (!parent) continue;
-    edge.x.push(parent.version, v.version, null);
-    edge.y.push(-parent.lane, -v.lane, null);
+    const { x, y } = v.rollback ? lines.turn : lines.patch;
+    x.push(parent.version, v.version, null);
+    y.push(-parent.lane, -v.lane, null);
   }
+  return lines;
+}
+
+function arcs(skips) {
   const arc = { x: [], y: [], text: [] };
-  for (const skip of family.skips) {
+  for (const skip of skips) {
     const [a, b] = [skip.base_version, skip.version];
-    const height = 0.35 + 0.2 * Math.log2(1 + Math.abs(b - a) / 8);
+    const height = 0.3 + 0.12 * Math.log2(1 + Math.abs(b - a) / 8);
     for (let i = 0; i <= 16; i += 1) {
       const t = i / 16;
       arc.x.push(a + (b - a) * t);
-      arc.y.push(4 * height * t * (1 - t) + 0.06);
+      arc.y.push(4 * height * t * (1 - t) + 0.08);
       arc.text.push(`skip ${a} to ${b}: ${bytes(skip.skip_bytes)}${skip.usable ? "" : ", retired"}`);
     }
     arc.x.push(null); arc.y.push(null); arc.text.push("");
   }
+  return arc;
+}
+
+function traces(family) {
+  const { patch, turn } = edges(family);
+  const dots = family.versions.length > 100 ? 5 : 8;
+  const line = (name, data, style, more) => ({ type: "scatter", mode: "lines", name, ...data, line: style, hoverinfo: "skip", ...more });
   const nodes = Object.keys(HUES).map((state) => {
     const some = family.versions.filter((v) => v.state === state);
     return {
-      type: "scatter", mode: "markers", name: state, x: some.map((v) => v.version), y: some.map((v) => -v.lane),
-      marker: { color: color(HUES[state]), size: some.map((v) => (v.form === "patch" ? 7 : 12)), opacity: 1,
+      type: "scatter", mode: "markers", name: state, x: some.map((v) => v.version), y: some.map((v) => -v.lane), showlegend: some.length > 0,
+      marker: { color: color(HUES[state]), size: some.map((v) => (v.form === "patch" ? dots : 13)), opacity: 1,
         symbol: some.map((v) => (v.form === "patch" ? "circle" : "diamond")), line: { width: 1, color: color("card") } },
       text: some.map((v) => `${v.form}, step ${count(v.step)}, parent ${v.parent ?? "none"}`),
       hovertemplate: "version %{x}<br>%{text}<extra></extra>",
     };
   });
   return [
-    { type: "scatter", mode: "lines", name: "skip patch", ...arc, hovertemplate: "%{text}<extra></extra>", line: { color: color("accent-3"), width: 1, dash: "dot" } },
-    { type: "scatter", mode: "lines", name: "patch", ...edge, hoverinfo: "skip", line: { color: color("grey"), width: 1.5 } },
+    line("skip patch", arcs(family.skips), { color: color("accent-3"), width: 1.5, dash: "dot" }, { hoverinfo: undefined, hovertemplate: "%{text}<extra></extra>" }),
+    line("patch", patch, { color: color("grey"), width: 1.5 }),
+    line("rollback or fork", turn, { color: color("accent-2"), width: 2.5 }),
     ...nodes,
   ];
 }
 
+// Where the run went back, in words, as far as there is room for them.
+const labels = (family) => family.versions.filter((v) => v.rollback && v.parent !== null).slice(-LABELS).map((v) => ({
+  x: v.version, y: -v.lane, text: `${v.version} made from ${v.parent}`, showarrow: true, arrowhead: 0, ax: 0, ay: -34,
+  arrowcolor: color("grey"), font: { color: color("ink"), size: 11 }, bgcolor: color("card"),
+}));
+
 export async function show(main, route) {
-  const chart = new Chart("", 420);
+  const chart = new Chart("", 260);
   const listed = el("div");
   let last = route.number("last");
   let family = null;
@@ -66,27 +87,32 @@ export async function show(main, route) {
     newest.disabled = last === null;
     const turns = family.versions.filter((v) => v.rollback);
     const said = family.versions.length
-      ? `Versions ${family.first} to ${family.last} of ${count(family.total)}: ${turns.length} rollbacks or forks, ${family.skips.length} skip patches. Diamonds are full versions.`
+      ? `Versions ${family.first} to ${family.last} of ${count(family.total)}: ${many(turns.length, "rollback or fork", "rollbacks or forks")}, ${many(family.skips.length, "skip patch", "skip patches")}. Diamonds are full versions.`
       : "No version yet.";
-    listed.replaceChildren(
-      table(`Rollbacks and forks among versions ${family.first} to ${family.last}`, [
+    const nothing = [!turns.length && "No rollback and no fork.", !family.skips.length && "No skip patch."].filter(Boolean);
+    listed.replaceChildren(...[
+      nothing.length > 0 && el("p", {}, nothing.join(" ")),
+      turns.length > 0 && table(`Rollbacks and forks among versions ${family.first} to ${family.last}`, [
         { name: "version", head: true, cell: (v) => versionLink(v.version) },
         { name: "made from", cell: (v) => (v.parent === null ? "nothing" : versionLink(v.parent)) },
         { name: "left behind", n: true, cell: (v) => (v.parent === null ? "–" : count(v.version - 1 - v.parent)) },
         { name: "state", cell: (v) => standing(v.state) },
       ], turns),
-      table(`Skip patches from or to versions ${family.first} to ${family.last}`, [
+      family.skips.length > 0 && table(`Skip patches from or to versions ${family.first} to ${family.last}`, [
         { name: "from", head: true, cell: (s) => versionLink(s.base_version) },
         { name: "to", cell: (s) => versionLink(s.version) },
         { name: "bytes", n: true, cell: (s) => bytes(s.skip_bytes) },
         { name: "usable", cell: (s) => (s.usable ? "yes" : "retired") },
       ], family.skips),
-    );
+    ].filter(Boolean));
+    const top = family.skips.length ? 1.5 : 0.8;
+    chart.height = 110 + Math.round(70 * (family.lanes - 1 + top));
     await chart.draw(said, () => ({
       traces: traces(family),
       layout: {
-        xaxis: { title: "version" }, yaxis: { visible: false, range: [-family.lanes - 0.2, 2.2], fixedrange: true },
-        legend: { orientation: "h", y: 1.08, x: 0 }, margin: { l: 16, r: 16, t: 8, b: 40 },
+        xaxis: wholeAxis(family.versions.length, { title: "version", showgrid: false, range: [family.first - 0.7, (family.last ?? 0) + 0.7] }),
+        yaxis: { visible: false, range: [0.5 - family.lanes, top], fixedrange: true }, annotations: labels(family),
+        legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 16, r: 16, t: 8, b: 40 },
       },
     }), (point) => { if (Number.isInteger(point.x)) location.hash = `#/version?v=${point.x}`; });
   }

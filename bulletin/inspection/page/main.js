@@ -1,7 +1,8 @@
 // The frame around the views: which one is shown, the run at a glance, what comes in live.
 
-import { get, login, Problem } from "./api.js";
-import { el, labelled, panel, problem } from "./dom.js";
+import { get, Problem } from "./api.js";
+import { el, problem } from "./dom.js";
+import { themed, tokenForm } from "./frame.js";
 import { bytes, count, decimal, share } from "./format.js";
 import * as compare from "./compare.js";
 import * as heat from "./heat.js";
@@ -19,7 +20,8 @@ const $ = (id) => document.getElementById(id);
 let current = {};
 let shown = 0;
 let source = null;
-let fallback = null;
+let ticking = null;
+let troubled = false;
 
 function parse(hash) {
   const [name, tail] = hash.replace(/^#\//, "").split("?");
@@ -66,25 +68,23 @@ function failed(error, box) {
 }
 
 function askToken(box) {
-  source?.close();
-  source = null;
-  const input = el("input", { type: "password", autocomplete: "current-password", required: true, maxlength: 512 });
-  const wrong = el("p", { role: "alert" });
-  const form = el("form", { class: "controls", onsubmit: async (event) => {
-    event.preventDefault();
-    if (await login(input.value)) { listen(); glance(); route(); } else wrong.textContent = "That is not the token.";
-  } }, labelled("Token", input), el("button", {}, "Open"));
-  box.replaceChildren(el("h1", {}, "Token"), panel(null, el("p", {}, "This service asks for the token that it was started with."), form, wrong));
-  input.focus();
+  deafen();
+  box.replaceChildren(...tokenForm(() => { listen(); glance(); route(); }));
+  box.querySelector("input").focus();
 }
 
 const tile = (what, figure, more) => el("div", { class: "tile" }, el("p", { class: "what" }, what), el("p", { class: "figure" }, figure), el("p", { class: "more" }, more ?? ""));
 
 async function glance() {
   let run;
-  try { run = await get("run"); } catch (error) { if (error.status !== 401) banner({ state: "gone", problem: error }); return; }
+  try { run = await get("run"); } catch (error) {
+    // A session that has ended: what is shown would grow old and nobody would say so.
+    if (error.status === 401) { if (source !== null) route(); } else banner({ state: "gone", problem: error });
+    return;
+  }
   const now = run.newest;
   $("address").textContent = run.address;
+  $("up").hidden = !/\/runs\/[^/]+\/$/.test(location.pathname);
   $("release").textContent = `Skerry ${run.release}`;
   banner(run.store);
   const well = run.islands.current;
@@ -110,6 +110,7 @@ function banner(store) {
     gone: "The service does not answer.",
   };
   const text = words[store.state] ?? null;
+  troubled = text !== null;
   const box = $("banner");
   const more = store.problem ? ` ${store.problem.kind ?? ""}: ${store.problem.message}${store.problem.acts ? `. Who acts: ${store.problem.acts}.` : ""}` : "";
   const full = text === null ? "" : text + more;
@@ -118,25 +119,27 @@ function banner(store) {
   box.className = ["refused", "failing", "gone"].includes(store.state) ? "bad" : "";
 }
 
+const TICK_MS = 5000;
+const TICKS_UNHEARD = 3;
+
+// Events come while the page is seen: hidden tabs would keep the store busy for nobody, and six of
+// them would take all connections that a browser has for one host.
 function listen() {
-  source?.close();
-  clearInterval(fallback);
-  fallback = null;
-  source = new EventSource("api/v1/events");
+  deafen();
+  if (document.hidden) return;
+  const stream = new EventSource("api/v1/events");
+  source = stream;
   let newest;
-  source.onopen = () => { $("live").textContent = "live"; };
-  source.onerror = () => {
-    $("live").textContent = "connecting again …";
-    // A refused stream stays closed: ask now and then instead.
-    if (source.readyState === EventSource.CLOSED && fallback === null) {
-      $("live").textContent = "not live: asking every 15 s";
-      fallback = setInterval(() => { glance(); update("log"); }, 15000);
-    }
+  stream.onopen = () => { $("live").textContent = "live"; };
+  stream.onerror = () => {
+    // A refused stream stays closed: then it is asked now and then.
+    const refused = stream.readyState === EventSource.CLOSED;
+    $("live").textContent = refused ? `not live: asking every ${(TICK_MS * TICKS_UNHEARD) / 1000} s` : "connecting again …";
     glance();
   };
-  source.addEventListener("store", () => { glance(); update("store"); });
-  source.addEventListener("islands", () => { glance(); update("islands"); });
-  source.addEventListener("log", (event) => {
+  stream.addEventListener("store", () => { glance(); update("store"); });
+  stream.addEventListener("islands", () => { glance(); update("islands"); });
+  stream.addEventListener("log", (event) => {
     const now = JSON.parse(event.data);
     if (newest !== undefined && now.newest !== newest) $("told").textContent = `Version ${now.newest} is there.`;
     const first = newest === undefined;
@@ -145,10 +148,28 @@ function listen() {
     glance();
     update("log");
   });
+  let ticks = 0;
+  ticking = setInterval(() => {
+    ticks += 1;
+    const unheard = stream.readyState === EventSource.CLOSED && ticks % TICKS_UNHEARD === 0;
+    if (unheard) { update("log"); listen(); }
+    if (unheard || troubled) glance(); // how long a store has been silent, how much has been read
+  }, TICK_MS);
 }
 
-const THEMES = ["auto", "light", "dark"];
-const dark = matchMedia("(prefers-color-scheme: dark)");
+function deafen() {
+  source?.close();
+  source = null;
+  clearInterval(ticking);
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) { deafen(); $("live").textContent = "not live while nobody looks"; return; }
+  if (main.querySelector("input[type=password]")) return;
+  listen();
+  glance();
+  for (const kind of ["log", "islands"]) update(kind);
+});
 
 // What comes in live must not take the focus from whoever is at work in a view: it waits.
 const waiting = new Set();
@@ -164,28 +185,10 @@ main.addEventListener("focusout", (event) => {
   if (!main.contains(event.relatedTarget)) setTimeout(() => [...waiting].forEach(update));
 });
 
-function theme(name) {
-  const hue = name === "auto" ? (dark.matches ? "dark" : "light") : name;
-  document.documentElement.dataset.theme = hue;
-  $("theme").textContent = `Theme: ${name}`;
-  current.theme?.();
-}
-
-function chosen() {
-  const name = localStorage.getItem("skerry-theme");
-  return THEMES.includes(name) ? name : "auto";
-}
-
-$("theme").addEventListener("click", () => {
-  const next = THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length];
-  localStorage.setItem("skerry-theme", next);
-  theme(next);
-});
-dark.addEventListener("change", () => theme(chosen()));
 window.addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); scrollTo(0, 0); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
-theme(chosen());
+themed(() => current.theme?.());
 glance();
 listen();
 route();

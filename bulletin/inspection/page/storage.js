@@ -3,12 +3,12 @@
 import { get } from "./api.js";
 import { Chart, color } from "./charts.js";
 import { chip, el, fields, labelled, panel, problem, table } from "./dom.js";
-import { bytes, count, moment } from "./format.js";
+import { bytes, count, many, moment } from "./format.js";
 
 const PARTS = [["patches", "patches", "accent"], ["skips", "skip patches", "accent-3"], ["fulls", "full versions", "accent-2"],
   ["waiting", "retired, waits for its grace", "grey"], ["due", "retired, may be deleted or is", "line"]];
 
-const amount = (a) => `${bytes(a.total_bytes)} in ${count(a.objects)} objects`;
+const amount = (a) => `${bytes(a.total_bytes)} in ${many(a.objects, "object")}`;
 
 export async function show(main, route) {
   const chart = new Chart("", 150);
@@ -23,8 +23,8 @@ export async function show(main, route) {
     try {
       const found = await get("forecast", { keep_last: last.value, keep_every: every.value });
       foreseen.replaceChildren(fields([
-        ["kept", `${count(found.kept_versions)} versions, ${amount(found.left)}`],
-        ["retired", `${count(found.retired_versions)} versions`],
+        ["kept", `${many(found.kept_versions, "version")}, ${amount(found.left)}`],
+        ["retired", many(found.retired_versions, "version")],
         ["freed after the grace", amount(found.freed)],
       ]));
     } catch (error) { foreseen.replaceChildren(problem(error)); }
@@ -38,7 +38,7 @@ export async function show(main, route) {
       { name: "bytes", n: true, cell: ([key]) => bytes(used[key].total_bytes) },
       { name: "exactly", n: true, cell: ([key]) => count(used[key].total_bytes) },
     ], PARTS), el("p", { class: "note" }, `Records, which stay for ever: ${bytes(used.log_bytes)}. Layouts, manifests and what no record names are not counted.`),
-    table(`Retirements, newest first: ${used.retirements.length} of ${count(used.retirements_total)}`, [
+    !used.retirements.length ? el("p", {}, "Nothing has been retired.") : table(`Retirements, newest first: ${used.retirements.length} of ${count(used.retirements_total)}`, [
       { name: "slot", head: true, cell: (r) => count(r.seq) },
       { name: "may be deleted from", cell: (r) => moment(r.due_ms) },
       { name: "grace", cell: (r) => [chip(r.passed ? "grace has passed" : "waits", r.passed ? "" : "warn"), r.leased ? chip("leased by an island", "warn") : ""] },

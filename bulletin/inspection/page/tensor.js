@@ -1,9 +1,9 @@
 // One tensor over versions: the bottom of the drill-down.
 
-import { get } from "./api.js";
-import { Chart, color } from "./charts.js";
+import { growing } from "./api.js";
+import { Chart, color, wholeAxis } from "./charts.js";
 import { el, labelled, link, panel, table } from "./dom.js";
-import { bytes, count, share, shareOf } from "./format.js";
+import { bytes, many, share, shareOf } from "./format.js";
 
 export async function show(main, route) {
   const name = route.text("name") ?? "";
@@ -17,10 +17,18 @@ export async function show(main, route) {
     onsubmit: (event) => { event.preventDefault(); range = { columns: 64, first: first.value, last: last.value }; return draw(); },
   }, labelled("From version", first), labelled("to version", last), el("button", {}, "Show"));
 
-  async function draw() {
-    const history = await get("tensor", { name, ...range });
+  let drawing = 0;
+
+  function draw() {
+    const mine = ++drawing;
+    return growing("tensor", { name, ...range }, () => mine === drawing, drawn);
+  }
+
+  async function drawn(history) {
     const known = history.points.filter((point) => point.share !== null);
-    const said = `${name} in ${history.points.length} of ${count(history.asked)} versions, evenly chosen between ${history.first} and ${history.last}; of ${history.points.length - known.length} nothing is known.`;
+    const unknown = history.points.length - known.length - history.unread;
+    const said = `${name} in ${history.points.length} of ${many(history.asked, "version")}, evenly chosen between ${history.first} and ${history.last}`
+      + `${unknown ? `; of ${unknown} nothing is known` : ""}${history.unread ? `; ${many(history.unread, "more is", "more are")} being read` : ""}.`;
     listed.replaceChildren(table("Changed share by version", [
       { name: "version", head: true, cell: (p) => link(`#/version?v=${p.version}`, String(p.version)) },
       { name: "changed", n: true, cell: (p) => share(p.share) },
@@ -34,7 +42,7 @@ export async function show(main, route) {
         text: known.map((p) => `${share(p.share)}: ${shareOf(p.changed, p.elements)}`), line: { color: color("accent"), width: 1.5 },
         hovertemplate: "version %{x}<br>%{text}<extra></extra>",
       }],
-      layout: { xaxis: { title: "version" }, yaxis: { title: "changed share", tickformat: ".2~%", rangemode: "tozero" } },
+      layout: { xaxis: wholeAxis(known.length, { title: "version" }), yaxis: { title: "changed share", tickformat: ".2~%", rangemode: "tozero" } },
     }), (point) => { location.hash = `#/version?v=${point.x}`; });
   }
 
@@ -43,5 +51,5 @@ export async function show(main, route) {
     el("p", {}, back === null ? link("#/timeline", "All versions") : link(`#/version?v=${back}`, `Back to version ${back}`)),
     panel(null, form, chart.figure), panel("As a table", listed));
   await draw();
-  return { theme: () => chart.redraw(), close: () => chart.close() };
+  return { log: () => (range.last === null || range.last === "" ? draw() : null), theme: () => chart.redraw(), close: () => { drawing += 1; chart.close(); } };
 }

@@ -1,11 +1,12 @@
 // Every version: bytes, changed share and ratio as a chart, and as a table by pages.
 
 import { get } from "./api.js";
-import { Chart, color, logAxis } from "./charts.js";
+import { Chart, color, logAxis, wholeAxis } from "./charts.js";
 import { chip, el, labelled, link, panel, table } from "./dom.js";
 import { bytes, count, decimal, moment, share, shareOf } from "./format.js";
 
 const PAGE = 50;
+const MOST = 10000;
 const KINDS = { live: "good", abandoned: "warn", retired: "" };
 
 export const standing = (state) => chip(state, KINDS[state]);
@@ -63,7 +64,7 @@ function traces(line) {
 
 const layout = (line) => ({
   grid: { rows: 3, columns: 1, subplots: [["xy"], ["xy2"], ["xy3"]], roworder: "top to bottom" },
-  xaxis: { title: "version", anchor: "y3" },
+  xaxis: wholeAxis(line.version.length, { title: "version", anchor: "y3" }),
   yaxis: logAxis([...line.patch_bytes, ...line.full_bytes], { title: "bytes", exponentformat: "SI", domain: [0.7, 1] }),
   yaxis2: logAxis(line.share, { title: "changed", tickformat: "~%", domain: [0.35, 0.64] }),
   yaxis3: logAxis(line.ratio, { title: "full / patch", tickformat: ",~r", domain: [0, 0.29] }),
@@ -79,24 +80,25 @@ function said(line) {
   const least = (list) => list.reduce((a, b) => Math.min(a, b));
   const most = (list) => list.reduce((a, b) => Math.max(a, b));
   return `${span}: patches of ${bytes(least(known))} to ${bytes(most(known))}`
-    + (shares.length ? `, ${share(least(shares))} to ${share(most(shares))} of the elements changed.` : ".");
+    + (shares.length ? `, ${share(least(shares))} to ${share(most(shares))} of the elements changed.` : ".")
+    + (line.version.length === MOST && line.first > 0 ? ` Of more than ${count(MOST)} the newest are drawn: choose a stretch for others.` : "");
 }
 
 export async function show(main, route) {
   const chart = new Chart("", 560);
   const listed = el("div");
-  let range = { first: route.number("first"), last: route.number("last"), limit: 5000 };
+  let range = { first: route.number("first"), last: route.number("last"), limit: MOST };
   let before = null;
   const input = (name, value) => el("input", { type: "number", min: 0, name, value: value ?? "" });
   const first = input("first", range.first);
   const last = input("last", range.last);
-  const choose = (next) => { range = { limit: 5000, ...next }; return draw(); };
-  const recent = (n) => el("button", { type: "button", onclick: () => choose({ limit: n }) }, n === 5000 ? "All (newest 5,000)" : `Last ${n}`);
+  const choose = (next) => { range = { limit: MOST, ...next }; return draw(); };
+  const recent = (n) => el("button", { type: "button", onclick: () => choose({ limit: n }) }, n === MOST ? "All" : `Last ${count(n)}`);
   const form = el("form", {
     class: "controls",
     onsubmit: (event) => { event.preventDefault(); choose({ first: first.value, last: last.value }); },
   }, labelled("From version", first), labelled("to version", last), el("button", {}, "Show"),
-  recent(100), recent(1000), recent(5000));
+  recent(100), recent(1000), recent(MOST));
 
   async function draw() {
     const line = await get("timeline", range);

@@ -1,8 +1,8 @@
 // One version: its record, what it costs, its tensors, and whether the store has what it names.
 
-import { get, lines, query } from "./api.js";
+import { get, getSlowly, lines, query } from "./api.js";
 import { chip, el, fields, labelled, link, panel, problem, table } from "./dom.js";
-import { bytes, count, decimal, moment, share, shareOf, short } from "./format.js";
+import { bytes, count, decimal, many, moment, share, shareOf, short } from "./format.js";
 import { standing, versionLink } from "./timeline.js";
 
 const PAGE = 100;
@@ -17,7 +17,7 @@ function facts({ row, signature, ...detail }) {
     ["state", standing(row.state)],
     ["parent", row.parent === null ? "none" : versionLink(row.parent)],
     ["children", detail.children.length ? lister(detail.children, versionLink) : "none"],
-    ["behind the newest", detail.lag === null ? "not of its line" : `${count(detail.lag)} versions`],
+    ["behind the newest", detail.lag === null ? "not of its line" : many(detail.lag, "version")],
     ["step", count(row.step)],
     ["form", row.form],
     ["committed", `${moment(row.time_ms)} by ${row.writer}, epoch ${row.epoch}, slot ${row.seq}`],
@@ -44,7 +44,7 @@ function figures({ row }, sizes) {
 
 function objects(detail) {
   const rows = [...detail.packs, ...detail.full_files];
-  return table(`${count(rows.length)} objects`, [
+  return table(many(rows.length, "object"), [
     { name: "object", head: true, code: true, cell: (o) => code(o.key) },
     { name: "bytes", n: true, cell: (o) => count(o.size) },
     { name: "state", cell: (o) => (o.retired ? chip("retired") : "in use") },
@@ -68,12 +68,12 @@ function tensors(version, route) {
   const order = el("select", { onchange: () => load(0) },
     [["share", "changed share"], ["changed", "changed elements"], ["bytes", "bytes of the patch"], ["name", "name"]]
       .map(([value, text]) => el("option", { value }, text)));
-  const prefix = el("input", { type: "search", maxlength: 500, placeholder: "model.layers.0." });
+  const prefix = el("input", { type: "search", maxlength: 1024, placeholder: "model.layers.0." });
   const only = wanted.layer === null && wanted.projection === null ? null : el("p", {},
     `Only ${wanted.projection ?? "all"} of ${wanted.layer === -1 ? "no layer" : `layer ${wanted.layer ?? "any"}`}. `, link(`#/version?v=${version}`, "Show all"));
 
   async function load(offset) {
-    const page = await get(`versions/${version}/tensors`, { ...wanted, order: order.value, prefix: prefix.value, limit: PAGE, offset });
+    const page = await getSlowly(`versions/${version}/tensors`, { ...wanted, order: order.value, prefix: prefix.value, limit: PAGE, offset }, () => box.isConnected);
     const back = el("button", { type: "button", disabled: offset === 0, onclick: () => load(Math.max(0, offset - PAGE)) }, "Back");
     const on = el("button", { type: "button", disabled: offset + PAGE >= page.total, onclick: () => load(offset + PAGE) }, "More");
     const caption = `Tensors ${Math.min(offset + 1, page.total)} to ${Math.min(offset + PAGE, page.total)} of ${count(page.total)}${page.compared ? "" : "; nobody compared this version with a parent"}`;
@@ -85,7 +85,8 @@ function tensors(version, route) {
   return { nodes: [only, form, box], load };
 }
 
-function verification(version) {
+function verification(version, state) {
+  if (state === "retired") return { nodes: [el("p", {}, "It is retired: what it names may be deleted at any time, so there is nothing to check.")], close: () => {} };
   const box = el("div", { role: "status" });
   let job = null;
   async function run(deep) {
@@ -99,8 +100,8 @@ function verification(version) {
       else if (line.checks !== undefined) sum = line;
     }
     const bad = checks.filter((check) => check.problem !== null);
-    const verdict = !sum?.done ? chip("stopped", "bad") : bad.length ? chip(`${bad.length} problems`, "bad") : chip("all there", "good");
-    box.replaceChildren(el("p", {}, verdict, ` ${count(checks.length)} checks, ${bytes(sum?.checked_bytes ?? 0)} ${deep ? "read and hashed" : "by size"}. ${sum?.stopped_by?.message ?? ""}`),
+    const verdict = !sum?.done ? chip("stopped", "bad") : bad.length ? chip(many(bad.length, "problem"), "bad") : chip("all there", "good");
+    box.replaceChildren(el("p", {}, verdict, ` ${many(checks.length, "check")}, ${bytes(sum?.checked_bytes ?? 0)} ${deep ? "read and hashed" : "by size"}. ${sum?.stopped_by?.message ?? ""}`),
       table("What was checked", [
         { name: "what", head: true, cell: (check) => code(check.what) },
         { name: "bytes", n: true, cell: (check) => count(check.checked_bytes) },
@@ -119,7 +120,8 @@ export async function show(main, route) {
   const cost = el("div");
   const sizesBox = el("div", {}, figures(detail, null));
   const list = tensors(version, route);
-  const checks = verification(version);
+  const checks = verification(version, detail.row.state);
+  const factsBox = el("div", {}, facts(detail));
   const step = (to, text, off) => (off ? el("button", { disabled: true, type: "button" }, text) : el("a", { href: `#/version?v=${to}` }, text));
   const input = el("input", { type: "number", min: 0, value: version });
   main.replaceChildren(
@@ -128,19 +130,22 @@ export async function show(main, route) {
       labelled("Version", input), el("button", {}, "Go"), step(version - 1, "Previous", version === 0),
       step(version + 1, "Next", detail.lag === 0), link(`#/heat?v=${version}`, "Heat map of this version"),
       detail.row.parent !== null && link(`#/compare?${query({ old: detail.row.parent, new: version })}`, "Compare with its parent")),
-    el("div", { class: "columns" }, panel("Record", facts(detail)), panel("Size", sizesBox)),
+    el("div", { class: "columns" }, panel("Record", factsBox), panel("Size", sizesBox)),
     panel("Tensors", ...list.nodes), panel("What it takes to get here", cost), panel("Objects", objects(detail)),
     panel("Verification", ...checks.nodes),
   );
   const parts = [
-    get(`versions/${version}/sizes`).then((sizes) => sizesBox.replaceChildren(figures(detail, sizes))),
+    getSlowly(`versions/${version}/sizes`, {}, () => sizesBox.isConnected).then((sizes) => sizesBox.replaceChildren(figures(detail, sizes))),
     list.load(0),
     get("catch-up", { want: version }).then((way) => cost.replaceChildren(el("p", {}, way.reachable
-      ? `A newcomer downloads ${bytes(way.total_bytes)} in ${count(way.objects)} objects over ${way.steps.length} steps. `
+      ? `A newcomer downloads ${bytes(way.total_bytes)} in ${many(way.objects, "object")} over ${many(way.steps.length, "step")}. `
       : `A newcomer cannot get here: ${way.why}. `, link(`#/compare?${query({ new: version })}`, "From another version …")))),
   ];
   for (const outcome of await Promise.allSettled(parts)) {
     if (outcome.status === "rejected") main.append(problem(outcome.reason));
   }
-  return { close: checks.close };
+  return {
+    log: async () => factsBox.replaceChildren(facts(await get(`versions/${version}`))), // it may have been left behind
+    close: checks.close,
+  };
 }

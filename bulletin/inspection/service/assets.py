@@ -41,9 +41,9 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The page, and everything that it loads, by path below `assets/`."""
+    """The pages, and everything that they load, by path below `assets/`."""
 
-    page: Asset
+    pages: dict[str, Asset]
     by_path: dict[str, Asset]
 
 
@@ -58,11 +58,18 @@ def load_assets() -> Assets:
     charts = _chart_library()
     digest = digest_bytes(b"\0".join(own[name] for name in sorted(own)))[:_DIGITS]
     plotly = f"plotly-{version('plotly')}-{digest_bytes(charts)[:_DIGITS]}/{_PLOTLY}"
-    page = own.pop("index.html").replace(b"{own}", f"assets/{digest}".encode())
-    page = page.replace(b"{plotly}", f"assets/{plotly}".encode())
+    pages = {
+        name: _asset(
+            name,
+            own.pop(name)
+            .replace(b"{own}", f"assets/{digest}".encode())
+            .replace(b"{plotly}", f"assets/{plotly}".encode()),
+        )
+        for name in ("index.html", "runs.html")
+    }
     by_path = {f"{digest}/{name}": _asset(name, data) for name, data in own.items()}
     by_path[plotly] = _asset(_PLOTLY, charts)
-    return Assets(_asset("index.html", page), by_path)
+    return Assets(pages, by_path)
 
 
 def _chart_library() -> bytes:
@@ -75,13 +82,15 @@ def _chart_library() -> bytes:
     return package.joinpath("package_data").joinpath(_PLOTLY).read_bytes()
 
 
-def assets_router() -> APIRouter:
+def assets_router(page_name: str) -> APIRouter:
+    """Serve one of the pages, and what it loads."""
     router = APIRouter(include_in_schema=False)
     assets = load_assets()
 
     @router.get("/")
+    @router.head("/")
     async def page(request: Request) -> Response:
-        return _send(request, assets.page, "no-cache")
+        return _send(request, assets.pages[page_name], "no-cache")
 
     @router.get("/assets/{path:path}")
     async def asset(request: Request, path: str) -> Response:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-_HEX = "8f2b91d06c3aa7e45f10c9d27b6e3a184d5c02f9e7a1b3c4d5e6f708192a3b4c"
+from skerry.bulletin.inspection.service.tensor_examples import (
+    DIFFERENCE,
+    HEX,
+    TENSOR_EXAMPLES,
+)
+
 _KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 _TIME_MS = 1_700_000_000_000
 
@@ -47,33 +52,12 @@ _ISLAND: dict[str, Any] = {
     "looks": [{"time_ms": _TIME_MS, "version": 0, "lag": 1}],
 }
 _COUNTS = {"current": 0, "behind": 1, "failing": 0, "silent": 0, "stopped": 0, "stray": 0}
-_TENSOR: dict[str, Any] = {
-    "name": "model.layers.0.self_attn.q_proj.weight",
-    "dtype": "BF16",
-    "shape": [512, 512],
-    "layer": 0,
-    "projection": "q_proj",
-    "changed": 64,
-    "elements": 262_144,
-    "share": 64 / 262_144,
-    "raw_bytes": 128,
-    "patch_bytes": 170,
-}
-_CELL = {
-    "layer": 0,
-    "projection": "q_proj",
-    "tensors": 1,
-    "changed": 64,
-    "elements": 262_144,
-    "share": 64 / 262_144,
-    "patch_bytes": 170,
-}
 _NOTHING = {"objects": 0, "total_bytes": 0}
 
 
 _OVERVIEW: dict[str, Any] = {
     "address": "/bulletins/run-7",
-    "run": _HEX,
+    "run": HEX,
     "key": _KEY,
     "pinned": True,
     "epoch": 1,
@@ -103,29 +87,15 @@ _VERSIONS: dict[str, Any] = {"total": 2, "newest": 1, "versions": [_ROW], "follo
 _VERSION: dict[str, Any] = {
     "row": _ROW,
     "signature": {"state": "verified", "key": _KEY, "pinned": True},
-    "result": _HEX,
-    "base": _HEX,
-    "layout": _HEX,
-    "manifest": _HEX,
-    "packs": [{"key": f"packs/00000001/{_HEX}", "size": 193, "digest": _HEX, "retired": False}],
+    "result": HEX,
+    "base": HEX,
+    "layout": HEX,
+    "manifest": HEX,
+    "packs": [{"key": f"packs/00000001/{HEX}", "size": 193, "digest": HEX, "retired": False}],
     "full": None,
     "full_files": [],
     "children": [],
     "lag": 0,
-}
-_TENSORS: dict[str, Any] = {
-    "version": 1,
-    "compared": True,
-    "total": 1,
-    "offset": 0,
-    "tensors": [_TENSOR],
-}
-_LAYERS: dict[str, Any] = {
-    "version": 1,
-    "compared": True,
-    "layers": [0],
-    "projections": ["q_proj"],
-    "cells": [_CELL],
 }
 _ISLANDS: dict[str, Any] = {
     "total": 1,
@@ -147,18 +117,6 @@ _CATCH_UP: dict[str, Any] = {
     "objects": 1,
     "steps": [{"kind": "patch", "base": 0, "version": 1, "step_bytes": 193, "objects": 1}],
 }
-_DIFFERENCE: dict[str, Any] = {
-    "old": 0,
-    "new": 1,
-    "identical_weights": False,
-    "layout_changed": False,
-    "compared": [1],
-    "uncompared": [],
-    "exact": True,
-    "at_most": 64,
-    "elements": 524_352,
-    "share_at_most": 64 / 524_352,
-}
 _STORAGE: dict[str, Any] = {
     "log_bytes": 2400,
     "patches": {"objects": 1, "total_bytes": 193},
@@ -179,23 +137,88 @@ _FORECAST: dict[str, Any] = {
     "left": {"objects": 2, "total_bytes": 1_049_281},
 }
 
+_RECORDS: dict[str, Any] = {
+    "total": 3,
+    "records": [
+        {
+            "seq": 2,
+            "time_ms": _TIME_MS,
+            "epoch": 1,
+            "writer": "trainer-0",
+            "kind": "commit",
+            "record_bytes": 831,
+            "signed": True,
+            "key": _KEY,
+            "version": 1,
+        }
+    ],
+    "following": None,
+}
+_TIMELINE: dict[str, Any] = {
+    "total": 2,
+    "newest": 1,
+    "first": 1,
+    **{name: [_ROW[name]] for name in ("version", "step", "time_ms", "form", "state", "share")},
+    **{name: [_ROW[name]] for name in ("patch_bytes", "full_bytes", "bytes_per_changed", "ratio")},
+}
+_LINEAGE: dict[str, Any] = {
+    "total": 2,
+    "newest": 1,
+    "first": 1,
+    "last": 1,
+    "lanes": 1,
+    "versions": [
+        {
+            **{name: _ROW[name] for name in ("version", "parent", "step", "form", "state")},
+            "lane": 0,
+            "rollback": False,
+        }
+    ],
+    "skips": [{"base_version": 0, "version": 1, "skip_bytes": 193, "usable": True}],
+}
+_EVENTS = (
+    'event: store\ndata: {"state": "ok", "problem": null}\n\n'
+    f'event: log\ndata: {{"seq": 2, "head": "{HEX}", "newest": 1, "versions": 2}}\n\n'
+    f'event: islands\ndata: {{"looked_ms": {_TIME_MS}, "changes": 1}}\n\n: beat\n\n'
+)
+_VERIFICATION = (
+    f'{{"version": 1, "what": "packs/00000001/{HEX}", "checked_bytes": 193, "problem": null}}\n'
+    '{"version": 1, "done": true, "stopped_by": null, "deep": false, "checks": 1, "problems": 0, '
+    '"checked_bytes": 193}\n'
+)
+
 EXAMPLES: dict[str, dict[str, Any]] = {
+    **TENSOR_EXAMPLES,
     "/run": _OVERVIEW,
+    "/runs": {"runs": [{"name": "run-7", "href": "./", "overview": _OVERVIEW}]},
     "/versions": _VERSIONS,
     "/versions/{version}": _VERSION,
-    "/versions/{version}/tensors": _TENSORS,
-    "/versions/{version}/layers": _LAYERS,
+    "/records": _RECORDS,
+    "/timeline": _TIMELINE,
+    "/lineage": _LINEAGE,
     "/islands": _ISLANDS,
+    "/islands/{island}": {"island": _ISLAND, "catch_up": _CATCH_UP},
     "/catch-up": _CATCH_UP,
-    "/difference": _DIFFERENCE,
+    "/difference": DIFFERENCE,
     "/storage": _STORAGE,
     "/forecast": _FORECAST,
 }
+STREAMS = {
+    "/events": ("text/event-stream", _EVENTS),
+    "/versions/{version}/verification": ("application/x-ndjson", _VERIFICATION),
+}
+HEALTH: dict[str, Any] = {"status": "ok", "store": _OVERVIEW["store"]}
 
 
 def add_examples(document: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Put an example of an answer beside its schema."""
-    for path, example in EXAMPLES.items():
-        answer = document["paths"][prefix + path]["get"]["responses"]["200"]
-        answer["content"]["application/json"]["example"] = example
+    examples: dict[str, tuple[str, Any]] = {
+        prefix + path: ("application/json", example) for path, example in EXAMPLES.items()
+    }
+    examples |= {prefix + path: example for path, example in STREAMS.items()}
+    examples["/health"] = ("application/json", HEALTH)
+    for path, (kind, example) in examples.items():
+        if path not in document["paths"]:
+            continue  # the list of runs is not with each of them
+        document["paths"][path]["get"]["responses"]["200"]["content"][kind]["example"] = example
     return document

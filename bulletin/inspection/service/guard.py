@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from collections import Counter
 from urllib.parse import parse_qsl
 
@@ -18,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skerry.bulletin.inspection.service.config import ServiceConfig, is_loopback
 from skerry.bulletin.inspection.service.replies import problem
 
-COOKIE = "skerry_session"
 API = "/api/"
 BODY_MOST = 4096
 OPEN_PATHS = ("/health",)
@@ -68,10 +68,12 @@ class Guard:
         await answer(scope, receive, told)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        headers, path = Headers(scope=scope), str(scope["path"])
+        headers = Headers(scope=scope)
+        # A run among several is asked below its own root.
+        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
         if path in OPEN_PATHS:
             return None
-        if not self._is_ours(headers.get("host", "")):
+        if not is_ours(self._config, headers.get("host", "")):
             hosts = "localhost or an address of this host, or one given with --allow-host"
             return problem(400, "HostRefused", f"expected a Host that is {hosts}")
         if scope["method"] not in ("GET", "HEAD") and not _is_small(headers):
@@ -91,13 +93,6 @@ class Guard:
             return problem(422, "RequestInvalid", f"{twice[0][:80]}: given twice")
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        config = self._config
-        if config.token is not None or config.proxy_authenticates:
-            return True
-        name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
-        return is_loopback(name.lower()) or name.lower() in config.hosts
-
     def _knows_token(self, headers: Headers) -> bool:
         token = self._config.token
         if token is None:
@@ -108,7 +103,7 @@ class Guard:
         # The standard library's parser stops at the first cookie, of any other page of this host,
         # that it does not like.
         cookies = cookie_parser(headers.get("cookie", ""))
-        return same(cookies.get(COOKIE, ""), session_of(token))
+        return is_session(cookies.get(cookie_of(token), ""), token, now_s=time.time())
 
 
 def _is_small(headers: Headers) -> bool:
@@ -123,6 +118,33 @@ def same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
-def session_of(token: str) -> str:
-    """Return what a browser's cookie holds: it proves the token, and is not the token."""
-    return hmac.new(token.encode(), b"skerry inspection session", hashlib.sha256).hexdigest()
+def is_ours(config: ServiceConfig, host: str) -> bool:
+    """Whether a request that names this host may be answered without a token, if none is needed."""
+    if config.token is not None or config.proxy_authenticates:
+        return True
+    name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
+    return is_loopback(name.lower()) or name.lower() in config.hosts
+
+
+def cookie_of(token: str) -> str:
+    """Return the name of the cookie: services of one host, on other ports, have their own."""
+    return f"skerry_session_{_proof(token, 'name')[:12]}"
+
+
+def session_of(token: str, *, until_s: int) -> str:
+    """Return what a browser's cookie holds: it proves the token until then, and is not the token.
+
+    `until_s` are seconds since 1970.
+    """
+    return f"{until_s}.{_proof(token, f'session until {until_s}')}"
+
+
+def is_session(given: str, token: str, *, now_s: float) -> bool:
+    until, _, _ = given.partition(".")
+    if not (until.isascii() and until.isdigit() and len(until) < 12 and int(until) > now_s):
+        return False
+    return same(given, session_of(token, until_s=int(until)))
+
+
+def _proof(token: str, of: str) -> str:
+    return hmac.new(token.encode(), f"skerry inspection {of}".encode(), hashlib.sha256).hexdigest()

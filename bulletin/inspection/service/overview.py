@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from skerry.bulletin.inspection.follower import Snapshot
 from skerry.bulletin.inspection.islands import IslandCounts, counted
 from skerry.bulletin.inspection.rows import VersionRow, version_row
+from skerry.bulletin.inspection.service.guard import is_ours
 from skerry.bulletin.inspection.service.islands import rows_of
 from skerry.bulletin.inspection.service.problems import RESPONSES
 from skerry.bulletin.inspection.service.site import Site
@@ -84,15 +85,17 @@ def health_router(site: Site) -> APIRouter:
         response_model=Health,
         responses={503: {"description": "the bulletin is not followed", "model": Health}},
     )
-    async def health() -> Response:
+    @router.head("/health", include_in_schema=False)
+    async def health(request: Request) -> Response:
         """Tell that the process lives.  Needs no token and never waits for the store."""
         follower = site.follower
         health = Health(
             status="ended" if follower.ended else "ok", store=follower.store_state.report()
         )
         body = _HEALTH.dump_python(health, mode="json")
-        if site.config.token is not None:  # whoever has none learns nothing of the run
-            body["store"]["problem"] = None
+        host = request.headers.get("host", "")
+        if site.config.token is not None or not is_ours(site.config, host):
+            body["store"]["problem"] = None  # whoever may be anybody learns nothing of the run
         status = 200 if health.status == "ok" else 503
         return JSONResponse(body, status, headers={"Cache-Control": "no-store"})
 

@@ -12,6 +12,7 @@ PAGE = 1000
 STRETCH = 10_000  # versions in one chart
 RELATIVES = 2_000
 COLUMNS = 128  # each of them may be a manifest to read
+NAME = 1024  # characters: no tensor's name is longer
 
 Number = Annotated[int, Field(ge=0, le=MOST)]
 VersionPath = Annotated[int, Path(ge=0, le=MOST, description="A version's number.", examples=[0])]
@@ -68,9 +69,9 @@ class TensorsQuery(Params):
     limit: int = Field(100, ge=1, le=PAGE, description="Tensors in the answer, at most.")
     offset: int = Field(0, ge=0, le=10_000_000, description="How many to leave out.")
     order: Literal["name", "share", "changed", "bytes"] = Field("name", description="By what.")
-    prefix: str = Field("", max_length=500, description="What their names start with.")
+    prefix: str = Field("", max_length=NAME, description="What their names start with.")
     layer: int | None = Field(None, ge=-1, le=10**9, description="Of this layer; -1: of none.")
-    projection: str | None = Field(None, max_length=500, description="Of this projection.")
+    projection: str | None = Field(None, max_length=NAME, description="Of this projection.")
 
 
 class HeatQuery(Params):
@@ -85,7 +86,7 @@ class TensorQuery(HeatQuery):
     """One tensor over versions."""
 
     name: str = Field(
-        min_length=1, max_length=500, description="Its name.", examples=["model.norm.weight"]
+        min_length=1, max_length=NAME, description="Its name.", examples=["model.norm.weight"]
     )
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.bulletin import errors
+from skerry.bulletin.inspection.cells import TooManyPlaces
 from skerry.bulletin.inspection.problems import problem_of
 from skerry.bulletin.inspection.service.replies import ProblemReply, problem
 from skerry.bulletin.inspection.service.site import NotRead, TooLong
@@ -47,6 +48,7 @@ def add_problems(app: FastAPI) -> None:
     """Answer every foreseen error as a problem."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Unfit, _unfit)
+    app.add_exception_handler(TooManyPlaces, _unfit)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(NotRead, _not_read)
     app.add_exception_handler(Busy, _busy)

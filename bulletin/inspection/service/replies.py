@@ -51,21 +51,32 @@ def unchanged(request: Request, tag: str | None, *, immutable: bool = False) -> 
     return Response(status_code=304, headers=_caching(tag, immutable=immutable))
 
 
-def answer(request: Request, body: bytes, tag: str | None, *, immutable: bool = False) -> Response:
+@dataclass(frozen=True, slots=True)
+class Body:
+    """JSON as this client takes it, and the headers that say so."""
+
+    data: bytes
+    headers: Mapping[str, str]
+
+
+def accepts_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def packed(data: bytes, *, takes_gzip: bool) -> Body:
+    """Compress what is worth it; takes a moment for each megabyte."""
+    if len(data) < _WORTH_BYTES:
+        return Body(data, {})
+    headers = {"Vary": "Accept-Encoding"}
+    if not takes_gzip:
+        return Body(data, headers)
+    return Body(gzip.compress(data, _LEVEL, mtime=0), {**headers, "Content-Encoding": "gzip"})
+
+
+def answer(body: Body, tag: str | None, *, immutable: bool = False) -> Response:
     """Return JSON; without a tag nobody may keep it."""
-    headers = _caching(tag, immutable=immutable)
-    body, encoding = compressed(request, body)
-    return Response(body, media_type="application/json", headers={**headers, **encoding})
-
-
-def compressed(request: Request, body: bytes) -> tuple[bytes, Mapping[str, str]]:
-    """Return a body as this client takes it, and the headers that say so."""
-    if len(body) < _WORTH_BYTES:
-        return body, {}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
-        return body, {"Vary": "Accept-Encoding"}
-    packed = gzip.compress(body, _LEVEL, mtime=0)
-    return packed, {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+    headers = {**_caching(tag, immutable=immutable), **body.headers}
+    return Response(body.data, media_type="application/json", headers=headers)
 
 
 def _caching(tag: str | None, *, immutable: bool) -> dict[str, str]:

@@ -6,15 +6,18 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from skerry.bulletin.inspection.follower import Follower
-from skerry.bulletin.inspection.service.app import create_app
+from skerry.bulletin.inspection.service.app import create_app, create_app_of_runs
 from skerry.bulletin.inspection.service.config import ServiceConfig
 
 try:
     import uvicorn
+    from fastapi import FastAPI
+
+    from skerry.bulletin.connections import unheld
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"the inspection service needs {error.name}: pip install 'skerry[inspect]'",
@@ -23,22 +26,25 @@ except ModuleNotFoundError as error:
 
 logger = logging.getLogger(__name__)
 
-_CONNECTIONS = 512
+CONNECTIONS = 512
+STALL_S = 30.0  # who takes nothing of an answer for so long loses the connection
 _STOP_S = 2
 
 
 def serve(
-    follower: Follower,
+    followers: Mapping[str, Follower],
     config: ServiceConfig,
     listener: socket.socket,
     *,
-    address: str,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `ready` is called when requests are answered."""
-    app = create_app(follower, config, address=address)
+    """Serve one run or several, by their addresses, until SIGTERM or SIGINT.
+
+    `ready` is called when requests are answered.
+    """
+    app = _app(followers, config)
     server = _Server(
-        follower,
+        list(followers.values()),
         ready,
         uvicorn.Config(
             app,
@@ -46,7 +52,7 @@ def serve(
             lifespan="off",
             access_log=False,
             server_header=False,
-            limit_concurrency=_CONNECTIONS,
+            http=unheld(STALL_S, most=CONNECTIONS),
             timeout_graceful_shutdown=_STOP_S,
         ),
     )
@@ -57,21 +63,30 @@ def serve(
             loop.add_signal_handler(number, server.stop)
         await server.serve(sockets=[listener])
 
-    follower.start()
+    for follower in followers.values():
+        follower.start()
     try:
         asyncio.run(run())
     finally:
-        follower.stop()
+        for follower in followers.values():
+            follower.stop()
+
+
+def _app(followers: Mapping[str, Follower], config: ServiceConfig) -> FastAPI:
+    if len(followers) > 1:
+        return create_app_of_runs(followers, config)
+    [(address, follower)] = followers.items()
+    return create_app(follower, config, address=address)
 
 
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling, which would raise the signal again at the end."""
 
     def __init__(
-        self, follower: Follower, ready: Callable[[], None], config: uvicorn.Config
+        self, followers: Sequence[Follower], ready: Callable[[], None], config: uvicorn.Config
     ) -> None:
         super().__init__(config)
-        self._follower = follower
+        self._followers = followers
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,7 +95,8 @@ class _Server(uvicorn.Server):
 
     def stop(self) -> None:
         self.should_exit = True
-        self._follower.stop()  # streams end by themselves then
+        for follower in self._followers:
+            follower.stop()  # streams end by themselves then
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from skerry.bulletin.inspection.service.config import ServiceConfig
-from skerry.bulletin.inspection.service.guard import COOKIE, same, session_of
+from skerry.bulletin.inspection.service.guard import cookie_of, same, session_of
 from skerry.bulletin.inspection.service.replies import ProblemReply, problem
 
 SESSION_S = 12 * 3600
@@ -43,8 +45,8 @@ def session_router(config: ServiceConfig) -> APIRouter:
             return problem(401, "TokenInvalid", "that is not the token of this service")
         answer = Response(status_code=204)
         answer.set_cookie(
-            COOKIE,
-            session_of(config.token),
+            cookie_of(config.token),
+            session_of(config.token, until_s=int(time.time()) + SESSION_S),
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -21,6 +22,7 @@ from skerry.bulletin.inspection.service.params import (
     StorageQuery,
 )
 from skerry.bulletin.inspection.service.problems import RESPONSES, Unfit
+from skerry.bulletin.inspection.service.replies import unchanged
 from skerry.bulletin.inspection.service.site import Site
 from skerry.bulletin.inspection.storage import Forecast, Usage, forecast, usage
 from skerry.bulletin.retention import KeepRules, kept_versions
@@ -92,18 +94,25 @@ def difference_router(site: Site) -> APIRouter:
     async def tensors(request: Request, query: Annotated[DifferenceQuery, Query()]) -> Response:
         """Say the same tensor by tensor, from the manifests of at most 64 versions."""
         seen = site.seen()
-        found = difference(seen.view, query.old, query.new)
+        found = await site.compute(
+            site.computing, lambda: difference(seen.view, query.old, query.new)
+        )
         needed = {query.old, query.new, *(found.compared or ())}
         if len(needed) > MANIFESTS_ADDED:
             most = f"expected at most {MANIFESTS_ADDED} versions between the two"
             raise Unfit(f"{most}, found {len(needed)}")
 
-        def compute() -> TensorDifferences:
-            described = {v: site.descriptions.of(seen.view.commit(v)) for v in needed}
-            return tensor_differences(found, described, limit=query.limit)
-
+        tag = site.log_tag(seen)
+        known = unchanged(request, tag)
+        if known is not None:
+            return known
+        read = await asyncio.gather(*(site.described(seen.view.commit(v)) for v in needed))
+        described = dict(zip(needed, read, strict=True))
         return await site.answer(
-            request, _DIFFERENCES, compute, tag=site.log_tag(seen), from_store=True
+            request,
+            _DIFFERENCES,
+            lambda: tensor_differences(found, described, limit=query.limit),
+            tag=tag,
         )
 
     return router

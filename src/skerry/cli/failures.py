@@ -79,6 +79,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (publisher.StateUnsuitable, REFUSED, "you: give an empty or new directory to --state"),
     (publisher.BaselineUnavailable, REFUSED, "you: publish with --full"),
     (publisher.VerifyFailed, REFUSED, "the developers: report it; nothing was published"),
+    (publisher.BaseUnnamed, REFUSED, "you: name the adapter's base"),
     (codec.LimitExceeded, REFUSED, "the operator: find out who wrote that"),
     (codec.FormatError, REFUSED, "whoever made the file: make it anew"),
     (codec.BaseMismatch, REFUSED, "you: take the directory that the patch was made from"),

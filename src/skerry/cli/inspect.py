@@ -13,8 +13,8 @@ from skerry.cli.options import BulletinArgument, JsonOption, KeyOption, open_rea
 from skerry.cli.output import moment, print_fields, print_json, print_table, share, size
 
 if TYPE_CHECKING:
+    from skerry.bulletin.inspection.described import TensorRow
     from skerry.bulletin.inspection.details import Sizes, VersionDetail
-    from skerry.bulletin.inspection.tensors import TensorRow
     from skerry.bulletin.inspection.view import View
     from skerry.bulletin.reader import BulletinReader
     from skerry.bulletin.records import Record
@@ -113,7 +113,7 @@ def show(
 
     The share of changed elements is over all elements of all tensors.
     """
-    from skerry.bulletin.inspection.described import Descriptions
+    from skerry.bulletin.inspection.descriptions import Descriptions
     from skerry.bulletin.inspection.details import sizes, version_detail
 
     reader, view = open_view(bulletin, key)

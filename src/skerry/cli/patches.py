@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from skerry.cli.exact import AgentOption, ControlTokenOption, compare_exactly
 from skerry.cli.options import (
     JsonOption,
     KeyOption,
@@ -62,6 +63,14 @@ def diff(
     level: LevelOption = LevelName.DEFAULT,
     link_mbit: LinkOption = None,
     threads: ThreadsOption = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="Of two versions: count the words that differ, from the weights."
+        ),
+    ] = False,
+    agent: AgentOption = None,
+    control_token_file: ControlTokenOption = None,
     key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,13 +78,23 @@ def diff(
 
     Both directories must have the same tensors in the same shards; side files may differ.  Versions
     are compared by the statistics in the run, without any weights: a bound, or exact between a
-    version and its parent.
+    version and its parent.  With --exact both are rebuilt and compared word by word, here, or by an
+    agent of the run.
     """
+    if not exact and (agent is not None or control_token_file is not None):
+        raise typer.BadParameter("--agent and --control-token-file go with --exact")
     if version is not None:
         if output is not None:
             raise typer.BadParameter("two versions of a run make no file: leave --output out")
-        _compare(old, new, version, key, as_json=as_json)
+        if exact:
+            compare_exactly(
+                old, new, version, key, agent, control_token_file, threads, as_json=as_json
+            )
+        else:
+            _compare(old, new, version, key, as_json=as_json)
         return
+    if exact:
+        raise typer.BadParameter("--exact goes with a run and two versions")
     if output is None:
         raise typer.BadParameter("give --output FILE, or a run and two versions")
     _write(_directory(old), _directory(new), output, level, link_mbit, threads, as_json=as_json)

@@ -55,6 +55,18 @@ def publish(
             help="Keep the published weights here between runs, instead of fetching them again.",
         ),
     ] = None,
+    base_bulletin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BULLETIN",
+            help="CKPT_DIR is an adapter (adapter_config.json): the run of the weights that it was "
+            "trained on. The version's manifest names them.",
+        ),
+    ] = None,
+    base_version: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="V", help="That version; the newest without it."),
+    ] = None,
     anchor_every: Annotated[
         int, typer.Option(min=1, metavar="N", help="Write a full version every N versions.")
     ] = 100,
@@ -85,7 +97,8 @@ def publish(
     if (checkpoint / keys.log(0)).exists():
         rule = f"{checkpoint}: expected a checkpoint, found a bulletin"
         raise CommandError(rule, acts="you: give BULLETIN before CKPT_DIR")
-    scanned = Checkpoint.scan(checkpoint)
+    recipe = _adapter_recipe(checkpoint, base_bulletin, base_version)
+    scanned = Checkpoint.scan(checkpoint, recipe=recipe)
     publisher = Publisher.open(
         open_store(bulletin),
         signer=None if sign is None else Signer.load(sign),
@@ -103,6 +116,28 @@ def publish(
             scanned, step=step, parent=parent, force_full=full, progress=progress
         )
     _print(report, as_json=as_json)
+
+
+def _adapter_recipe(
+    checkpoint: Path, base_bulletin: str | None, base_version: int | None
+) -> dict[str, object] | None:
+    """Return the recipe that names an adapter's base; None for a checkpoint that is none."""
+    from skerry.bulletin.reader import BulletinReader
+    from skerry.bulletin.stores import open_store
+    from skerry.publisher.adapter import CONFIG_FILE, AdapterBase
+    from skerry.publisher.errors import BaseUnnamed, CheckpointError
+
+    if base_bulletin is None:
+        if base_version is not None:
+            raise typer.BadParameter("goes with --base-bulletin", param_hint="--base-version")
+        if (checkpoint / CONFIG_FILE).exists():
+            raise BaseUnnamed(f"{checkpoint} is an adapter: expected --base-bulletin, found none")
+        return None
+    if not (checkpoint / CONFIG_FILE).exists():
+        raise CheckpointError(f"{checkpoint}: expected an adapter, found no {CONFIG_FILE}")
+    reader = BulletinReader(open_store(base_bulletin))
+    reader.refresh()
+    return AdapterBase.of(reader.state, base_version).recipe()
 
 
 def _print(report: PublishReport, *, as_json: bool) -> None:

@@ -8,15 +8,31 @@ from typing import Annotated
 
 import typer
 
-from skerry.cli.options import BulletinArgument, JsonOption, KeyOption, parse_key
+from skerry.cli.options import JsonOption, parse_key
 from skerry.cli.output import print_json
 
 
 def serve(
-    bulletin: BulletinArgument,
+    bulletins: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BULLETIN...",
+            show_default=False,
+            help="A run's address, as other commands take it; several: a page that lists them.",
+        ),
+    ],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any free one.")] = 8010,
-    key: KeyOption = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="PUB",
+            show_default=False,
+            help="Trust this public key only, 64 hex digits or a .pub file: once for all runs, or "
+            "once for each.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -54,7 +70,7 @@ def serve(
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a page and an API about a run.
+    """Serve a page and an API about a run, or about several.
 
     It reads the bulletin alone and writes nothing; give it credentials that may only read.  Without
     a token it answers programs of this host alone.  With --json the
@@ -77,7 +93,17 @@ def serve(
         hosts=tuple(name.lower() for name in allow_host or ()),
         store_limit_s=store_limit,
     )
-    follower = Follower(open_store(bulletin), pinned_key=parse_key(key))
+    keys = list(key or [])
+    if len(set(bulletins)) != len(bulletins):
+        raise typer.BadParameter("a run is given twice")
+    if len(keys) not in (0, 1, len(bulletins)):
+        raise typer.BadParameter(f"--key: expected none, 1 or {len(bulletins)}, found {len(keys)}")
+    pinned = [parse_key(text) for text in (keys * len(bulletins) if len(keys) == 1 else keys)]
+    pinned = pinned or [None] * len(bulletins)
+    followers = {
+        address: Follower(open_store(address), pinned_key=one)
+        for address, one in zip(bulletins, pinned, strict=True)
+    }
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     listener = listen(config.host, config.port)
     found = listener.getsockname()
@@ -85,12 +111,12 @@ def serve(
 
     def ready() -> None:
         if as_json:
-            print_json({"bulletin": bulletin, "url": at})
+            print_json({"bulletins": bulletins, "url": at})
         else:
-            typer.echo(f"{bulletin} is served at {at}")
+            typer.echo(f"{', '.join(bulletins)}: served at {at}")
 
-    serve_run(follower, config, listener, address=bulletin, ready=ready)
-    if follower.asking:
+    serve_run(followers, config, listener, ready=ready)
+    if any(follower.asking for follower in followers.values()):
         # A read that no store answers holds its threads, and the interpreter would wait for them.
         logging.shutdown()
         os._exit(0)

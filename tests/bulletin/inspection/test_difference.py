@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.bulletin.errors import RecordInvalid
-from skerry.bulletin.inspection.described import Descriptions
+from skerry.bulletin.inspection.described import Described
+from skerry.bulletin.inspection.descriptions import Descriptions
 from skerry.bulletin.inspection.details import sizes
 from skerry.bulletin.inspection.difference import difference, tensor_differences
 from skerry.bulletin.inspection.rows import version_row
-from skerry.bulletin.inspection.tensors import Described
+from skerry.bulletin.inspection.table import TensorTable
 from skerry.bulletin.inspection.ways import catch_up
 from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.stores.memory import MemoryStore
@@ -139,6 +140,6 @@ def test_a_manifest_that_does_not_fit_its_layout_is_refused(stat: TensorStat, ru
     commit = LogBuilder.with_versions(2).state.commits[1]
     commit = replace(commit, layout=layout.digest())
     with pytest.raises(RecordInvalid, match=rule):
-        Described.of(commit, layout, manifest)
+        Described.of(commit, TensorTable(layout), manifest)
     with pytest.raises(RecordInvalid, match="another layout"):
-        Described.of(commit, layout, Manifest(layout=Layout(shards=()).digest()))
+        Described.of(commit, TensorTable(layout), Manifest(layout=Layout(shards=()).digest()))

@@ -45,7 +45,7 @@ def a_view() -> View:
         ({"version": 6}, "current", 0),
         ({"version": 4}, "behind", 2),
         ({"version": None}, "behind", 6),
-        ({"version": 3}, "stray", 6),
+        ({"version": 3}, "stray", 3),
         ({"version": 1}, "stray", 4),
         ({"version": 99}, "stray", 6),
         ({"version": 6, "run": digest("another")}, "stray", 0),

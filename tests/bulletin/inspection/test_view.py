@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,10 +101,23 @@ def test_a_record_is_shown_with_the_key_that_verified_it(log: LogBuilder) -> Non
 
 
 @given(logs())
-def test_the_lag_is_the_one_that_agents_count(log: LogBuilder) -> None:
+def test_the_lag_is_the_one_that_agents_count_and_what_is_left_behind_lacks_its_line_alone(
+    log: LogBuilder,
+) -> None:
     view = view_of(log)
     for version in (None, *log.state.commits):
-        assert view.lag(version) == lag(log.state, version)
+        if version not in log.state.abandoned:
+            assert view.lag(version) == lag(log.state, version)
+        else:
+            ancestors = set(line_of(log, version))
+            assert view.lag(version) == len(set(view.line) - ancestors)
+    assert view.lag(10**6) == len(view.line)
+
+
+def line_of(log: LogBuilder, version: int | None) -> Iterator[int]:
+    while version is not None:
+        yield version
+        version = log.state.commits[version].parent
 
 
 @given(logs(), st.none() | st.integers(0, 15), st.none() | st.integers(0, 15), st.integers(1, 9))

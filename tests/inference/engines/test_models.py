@@ -13,7 +13,8 @@ from skerry.inference.models.checkpoint import read_checkpoint, shard_names
 from skerry.inference.models.config import LlamaConfig, UnsupportedModel
 from skerry.inference.models.kv import KvCache
 from skerry.inference.models.llama import Llama, tensor_shapes
-from skerry.trainer.tiny import tiny_llama
+from skerry.inference.models.moe import Recorder
+from skerry.trainer.tiny import tiny_llama, tiny_moe
 from tests.inference.engines.checkpoints import tiny_weights, write_checkpoint
 
 SOURCE = tiny_llama(3)
@@ -108,6 +109,9 @@ def test_an_index_that_names_a_missing_shard_is_refused(tmp_path: Path) -> None:
         {"num_attention_heads": 3},
         {"vocab_size": 0},
         {"eos_token_id": ["2"]},
+        {"sliding_window": 4096},
+        {"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9},
+        {"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 0},
     ],
 )
 def test_a_model_of_another_kind_is_refused(change: dict[str, object]) -> None:
@@ -133,3 +137,50 @@ def test_temperature_sharpens_and_zero_takes_the_best() -> None:
     assert {Sampler(0.0, seed=n).choose(logits)[0] for n in range(5)} == {1}
     token, logprob = Sampler(0.1, seed=0).choose(logits)
     assert logprob == pytest.approx(float((logits / 0.1).log_softmax(-1)[token]), abs=1e-6)
+
+
+def test_a_sparse_model_is_the_sum_over_its_chosen_experts_by_their_softmaxed_scores() -> None:
+    """Against a loop over tokens, which shares no code with the model's."""
+    source = tiny_moe(5, layers=1)
+    model = source.model().requires_grad_(False)
+    weights = {name.removeprefix("model.layers.0."): w for name, w in source.weights.items()}
+    x = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1))
+    recorder = Recorder(2)
+    found = model.get_submodule("model.layers.0.block_sparse_moe")(x, recorder)
+    chosen = recorder.chosen()[:, :, 0]
+    for row in range(2):
+        for at in range(3):
+            token = x[row, at]
+            scores = weights["block_sparse_moe.gate.weight"] @ token
+            best = scores.argsort(descending=True)[:2]
+            assert chosen[row, at].tolist() == best.tolist()
+            share = scores[best].exp() / scores[best].exp().sum()
+            expected = torch.zeros(64)
+            for part, expert in zip(share, best.tolist(), strict=True):
+                w1, w2, w3 = (
+                    weights[f"block_sparse_moe.experts.{expert}.{name}.weight"]
+                    for name in ("w1", "w2", "w3")
+                )
+                gated = w1 @ token
+                expected += part * (w2 @ (gated * gated.sigmoid() * (w3 @ token)))
+            torch.testing.assert_close(found[row, at], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_the_chosen_experts_decide_and_their_scores_get_the_gradient() -> None:
+    model = tiny_moe(5, layers=2).model()
+    tokens, at = torch.tensor([[5, 6, 7]]), torch.arange(3)
+    recorder = Recorder(2)
+    free = model.hidden(tokens, at, choose=recorder)
+    chosen = recorder.chosen()
+    torch.testing.assert_close(
+        model.hidden(tokens, at, choose=lambda layer, _: chosen[:, :, layer]), free
+    )
+    other = (chosen + 1) % 8
+    forced = model.hidden(tokens, at, choose=lambda layer, _: other[:, :, layer])
+    assert not torch.allclose(forced, free)
+    forced.square().sum().backward()  # type: ignore[no-untyped-call]
+    gate = model.get_parameter("model.layers.0.block_sparse_moe.gate.weight").grad
+    assert gate is not None
+    assert set(gate.abs().sum(dim=1).nonzero().flatten().tolist()) <= set(
+        other[:, :, 0].flatten().tolist()
+    )

@@ -339,6 +339,9 @@ def test_what_the_model_or_the_server_cannot_do_is_refused_before_the_first_toke
         seeded = GenerationRequest(prompt=(1,), max_tokens=2, seed=3)
         with pytest.raises(RequestUnsupported, match="seed"):
             await made(engine, seeded)
+        routed = GenerationRequest(prompt=(1,), max_tokens=2, routed_experts=True)
+        with pytest.raises(RequestUnsupported, match="return_routed_experts"):
+            await made(engine, routed)
         assert not world.server.keys
 
     run(world, body)

@@ -104,7 +104,14 @@ def _unwind(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def start(
-    name: str, directory: Path, module: str, arguments: Sequence[str], *, threads: int
+    name: str,
+    directory: Path,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    threads: int,
+    python: str = sys.executable,
+    env: Mapping[str, str] | None = None,
 ) -> Child:
     """Start `python -m module` with its output in a log file below `directory`.
 
@@ -113,11 +120,11 @@ def start(
     log = directory / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [python, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), **(env or {})},
         )
     return Child(name=name, log=log, process=process)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skerry.cli.output import print_json, progress_bar
+from skerry.cli.demo.judge import judge, say
+from skerry.cli.output import print_json
 
 if TYPE_CHECKING:
     from skerry.cli.demo.children import Child, Island
@@ -39,6 +40,20 @@ class Start(StrEnum):
     UNIFORM = "uniform"
 
 
+class TrainerKind(StrEnum):
+    """Who trains."""
+
+    BUILTIN = "builtin"
+    TORCHTITAN = "torchtitan"
+
+
+class DemoEngine(StrEnum):
+    """Who serves."""
+
+    CPU = "cpu"
+    VLLM = "vllm"
+
+
 @app.command()
 def demo(
     steps: Annotated[
@@ -60,6 +75,27 @@ def demo(
     ] = Start.GRID,
     lr: Annotated[float, typer.Option(min=0, metavar="RATE", help="AdamW's learning rate.")] = 1e-6,
     islands: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="How many islands.")] = 2,
+    trainer: Annotated[
+        TrainerKind,
+        typer.Option(
+            help="builtin: reinforcement learning in one process; torchtitan, which goes with "
+            "vllm: a tiny Qwen3, a rank for each island, trained on what that island says."
+        ),
+    ] = TrainerKind.BUILTIN,
+    engine: Annotated[
+        DemoEngine,
+        typer.Option(
+            help="cpu: the built-in engine; vllm: real vLLM servers, and a real S3 server."
+        ),
+    ] = DemoEngine.CPU,
+    engine_python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            show_default="this one",
+            help="With --engine vllm: the Python of vLLM's environment, with skerry[vllm] in it.",
+        ),
+    ] = sys.executable,
     out: Annotated[
         Path,
         typer.Option(
@@ -80,24 +116,34 @@ def demo(
     processes of their own on this machine.  Every optimizer step becomes a version; rollouts come
     through the islands' gates, where anybody else may ask, too.
 
+    With --trainer torchtitan --engine vllm nothing of it is ours but what is between: torchtitan
+    publishes to an S3 server, vLLM serves, and every batch is what a stated version has said.
+    --model, --start, --lr and --seed are the builtin trainer's.
+
     At the end the whole run is rebuilt from the bulletin and compared with what the islands hold:
     any byte that differs is exit code 1.  Writes report.html and summary.json into DIR.
     """
     from skerry.cli.demo.children import ChildFailed
 
     began = time.monotonic()
+    real = _real_stack(trainer, engine, engine_python)
     _prepare(out)
     try:
         with ExitStack() as stack:
-            seen, running, key = _run(stack, out, steps, model, start, lr, islands, seed)
-            summary = _judge(out, seen, running, key)
+            if real:
+                bulletin, seen, running, key = _run_stack(stack, out, steps, islands, engine_python)
+            else:
+                bulletin = str(out / "bulletin")
+                seen, running, key = _run(stack, out, steps, model, start, lr, islands, seed)
+            summary = judge(bulletin, seen, running, key)
     except ChildFailed as error:
         typer.echo(f"skerry demo: {error}", err=True)
         raise typer.Exit(1) from error
-    summary["settings"] = {
-        "steps": steps, "model": model.value, "start": start.value, "lr": lr,
-        "islands": islands, "seed": seed,
-    }  # fmt: skip
+    summary["settings"] = {"steps": steps, "islands": islands} | (
+        {"trainer": trainer.value, "engine": engine.value, "store": "SeaweedFS"}
+        if real
+        else {"model": model.value, "start": start.value, "lr": lr, "seed": seed}
+    )
     summary["wall_s"] = time.monotonic() - began
     from skerry.cli.demo.report import write_report
 
@@ -105,9 +151,44 @@ def demo(
     if as_json:
         print_json(summary)
     else:
-        _say(out, summary)
+        say(out, summary)
     if not summary["exact"]:
         raise typer.Exit(1)
+
+
+def _real_stack(trainer: TrainerKind, engine: DemoEngine, engine_python: str) -> bool:
+    """Say whether others train and serve; tell what is missing for that, and what brings it."""
+    if (trainer is TrainerKind.TORCHTITAN) != (engine is DemoEngine.VLLM):
+        raise typer.BadParameter(
+            "torchtitan and vllm go together", param_hint="--trainer, --engine"
+        )
+    if trainer is TrainerKind.BUILTIN:
+        return False
+    from skerry.cli.demo.stack import missing
+
+    lacks = missing(engine_python)
+    for lack in lacks:
+        typer.echo(f"skerry demo: missing: {lack}", err=True)
+    if lacks:
+        raise typer.Exit(2)
+    return True
+
+
+def _run_stack(
+    stack: ExitStack, out: Path, steps: int, islands: int, engine_python: str
+) -> tuple[str, Seen, list[Island], str]:
+    """Start the real stack and return when the last version is served everywhere."""
+    from skerry.bulletin import Signer
+    from skerry.cli.demo.stack import Stack, StackEvents
+    from skerry.cli.demo.watch import Seen
+
+    signer = Signer.generate()
+    signer.save(out / "trainer.key")
+    key = signer.public_key.hex
+    real = Stack(stack, out, key, steps=steps, islands=islands, engine_python=engine_python)
+    seen = Seen([island.name for island in real.islands])
+    _watch(StackEvents(real), seen, real.islands, real.trainer)
+    return real.bulletin, seen, real.islands, key
 
 
 def _prepare(out: Path) -> None:
@@ -196,58 +277,3 @@ def _watch(events: Any, seen: Seen, islands: list[Island], trainer: Child) -> No
             elif not trainer.running:
                 raise ChildFailed(f"the trainer ended early; see {trainer.log}")
             time.sleep(_LOOK_S)
-
-
-def _judge(out: Path, seen: Seen, islands: list[Island], key: str) -> dict[str, Any]:
-    """Rebuild the run and return the summary."""
-    from skerry.bulletin import BulletinReader, PublicKey, open_store
-    from skerry.cli.demo.audit import audit
-
-    store = open_store(str(out / "bulletin"))
-    reader = BulletinReader(store, pinned_key=PublicKey.parse(key))
-    with progress_bar() as progress:
-        verdict = audit(
-            reader,
-            seen.installs,
-            {island.name: island.directory / "mirror" for island in islands},
-            progress,
-        )
-    rows = []
-    for row in seen.rows():
-        sizes = dict(verdict.sizes.get(row["version"], {}))
-        rows.append({**row, "sizes": sizes})
-        for island, exact in row["exact"].items():
-            if exact is False:
-                verdict.problems.append(f"{island} held version {row['version']} with other bytes")
-            elif exact is None:
-                verdict.problems.append(f"{island} never held version {row['version']}")
-    for island, failures in seen.failures.items():
-        verdict.problems.append(f"{island} had failures: {failures}")
-    return {
-        "exact": not verdict.problems,
-        "problems": verdict.problems,
-        "versions": rows,
-        "python": sys.version.split()[0],
-    }
-
-
-def _say(out: Path, summary: dict[str, Any]) -> None:
-    from skerry.cli.output import print_table
-
-    body = []
-    for row in summary["versions"]:
-        sizes, changed = row["sizes"], row["changed"]
-        if not changed or not sizes:
-            continue
-        per = [row["wire_bytes"] / changed, sizes["bound"] / changed]
-        per += [sizes[name] / changed for name in sizes if name not in ("bound", "changed")]
-        figures = [f"{figure:.3f}" for figure in per]
-        body.append([str(row["version"]), f"{row['changed_share']:.3%}", *figures])
-        names = [name for name in sizes if name not in ("bound", "changed")]
-    if body:
-        typer.echo("bytes per changed element, all that a follower downloads:")
-        print_table(["version", "changed", "skerry", "bound", *names], body)
-    for problem in summary["problems"]:
-        typer.echo(f"PROBLEM: {problem}")
-    verdict = "every version exact on every island" if summary["exact"] else "NOT exact"
-    typer.echo(f"{verdict}; {summary['wall_s']:.0f} s; see {out / 'report.html'}")

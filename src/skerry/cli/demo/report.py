@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import html
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from skerry.benchmarks.page import Draw, figure_of, framed, page, svg, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 Summary = Mapping[str, Any]
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 100rem;
-  margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block;
-  overflow-x: auto; }
-th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; }
-thead th { border-bottom: 2px solid; }
-tbody tr + tr td { border-top: 1px solid #8884; }
-figure { display: inline-block; margin: 1rem 1rem 1rem 0; background: #fff; padding: .5rem; }
-figure svg { width: 34rem; max-width: 100%; height: auto; }
-.verdict { font-size: 1.25rem; font-weight: 600; }
-"""
 
 
 def write_report(out: Path, summary: Summary) -> None:
@@ -42,15 +29,10 @@ def _page(summary: Summary) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in summary["settings"].items())
     verdict = "Every version was exact on every island." if summary["exact"] else "Not exact."
     problems = "".join(f"<li>{html.escape(problem)}</li>" for problem in summary["problems"])
-    figures = "".join(
-        f'<figure role="img" aria-label="{html.escape(title)}">{_plot(title, draw)}</figure>'
-        for title, draw in _plots(rows, patches)
-    )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Skerry demo</title>
-<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>
-<h1>Skerry demo</h1>
-<p>{html.escape(settings)}; {summary["wall_s"]:.0f} s in all.</p>
+    figures = "".join(framed(title, _plot(title, draw)) for title, draw in _plots(rows, patches))
+    return page(
+        "Skerry demo",
+        f"""<p>{html.escape(settings)}; {summary["wall_s"]:.0f} s in all.</p>
 <p class="verdict">{verdict}</p><ul>{problems}</ul>
 <h2>Versions</h2>{_versions_table(rows)}
 <h2>Bytes per changed element</h2>
@@ -58,9 +40,8 @@ def _page(summary: Summary) -> str:
 bytes, without their metadata, and beside the bound for coding positions and steps by the old
 exponent.</p>
 {_sizes_table(patches)}
-<h2>Plots</h2>{figures}
-</body></html>
-"""
+<h2>Plots</h2>{figures}""",
+    )
 
 
 def _versions_table(rows: Sequence[Row]) -> str:
@@ -88,7 +69,7 @@ def _versions_table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return _table(head, body)
+    return table(head, body)
 
 
 def _sizes_table(patches: Sequence[Row]) -> str:
@@ -108,10 +89,10 @@ def _sizes_table(patches: Sequence[Row]) -> str:
                 *(f"{sizes[name] / changed:.3f}" for name in rivals),
             ]
         )
-    return _table(head, body)
+    return table(head, body)
 
 
-def _plots(rows: Sequence[Row], patches: Sequence[Row]) -> list[tuple[str, Callable[[Axes], None]]]:
+def _plots(rows: Sequence[Row], patches: Sequence[Row]) -> list[tuple[str, Draw]]:
     versions = [row["version"] for row in patches]
 
     def share(axes: Axes) -> None:
@@ -155,29 +136,15 @@ def _plots(rows: Sequence[Row], patches: Sequence[Row]) -> list[tuple[str, Calla
     ]
 
 
-def _plot(title: str, draw: Callable[[Axes], None]) -> str:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+def _plot(title: str, draw: Draw) -> str:
+    def by_version(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    draw(axes)
-    axes.set_title(title)
-    axes.set_xlabel("version")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    out = io.StringIO()
-    figure.savefig(out, format="svg")
-    text = out.getvalue()
-    return text[text.index("<svg") :]
+        draw(axes)
+        axes.set_xlabel("version")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-
-def _table(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
-    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in body
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
+    return svg(figure_of(title, by_version))
 
 
 def _number(value: float | None, pattern: str = "{:,}") -> str:

@@ -48,8 +48,9 @@ class Seen:
         kind = fields["event"]
         if kind == "published":
             self.published[fields["version"]] = fields
-        elif kind == "step":
-            self.steps[fields["version"]] = fields
+        elif kind in ("step", "rollouts"):
+            if kind == "step":
+                self.steps[fields["version"]] = fields
             for version, count in fields["versions"].items():
                 self.rollouts[int(version)] = self.rollouts.get(int(version), 0) + count
         elif kind == "done":

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -66,6 +67,13 @@ class Window:
         """Return what axe-core finds wrong with the page as it is."""
         found = Axe().run(self.page).response["violations"]
         return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+
+    def picture(self, view: str, scheme: str) -> None:
+        """Write a screenshot to SKERRY_SCREENSHOTS, if somebody wants one."""
+        where = os.environ.get("SKERRY_SCREENSHOTS")
+        if where is not None:
+            name = view.replace("?", "-").replace("=", "-").replace("&", "-").replace(".", "-")
+            self.page.screenshot(path=Path(where) / f"{name}-{scheme}.png", full_page=True)
 
     def close(self) -> None:
         self._context.close()

@@ -7,12 +7,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from skerry.benchmarks.synthetic_run import SIGNER, Shape, make_run
 from skerry.bulletin.inspection.follower import Follower
@@ -71,6 +72,10 @@ class Served:
     def until_islands_are_seen(self) -> None:
         self._until(lambda: self.follower.snapshot.islands.looked_ms is not None)
 
+    def until_island(self, name: str) -> None:
+        """Wait until an island's status has been seen."""
+        self._until(lambda: name in self.follower.snapshot.islands.reports)
+
     def _until(self, reached: Callable[[], bool]) -> None:
         changed = threading.Event()
         end = self.follower.listen(changed.set)
@@ -108,22 +113,31 @@ def serving(
     config = config or ServiceConfig(port=0)
     follower = Follower(store, pinned_key=SIGNER.public_key if pinned else None, pace=pace)
     app = create_app(follower, config, address="memory://test")
+    with listening(app, config, [follower]) as url:
+        served = Served(url, follower)
+        if wait_for is not None:
+            served.until(wait_for)
+        if wait_for == "ok":
+            served.until_islands_are_seen()
+        yield served
+
+
+@contextmanager
+def listening(app: FastAPI, config: ServiceConfig, followers: Sequence[Follower]) -> Iterator[str]:
+    """Serve an application, and let its followers follow; yields its address."""
     server = uvicorn.Server(
         uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     )
     with listen(config.host, config.port) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        follower.start()
+        for follower in followers:
+            follower.start()
         thread.start()
-        served = Served(f"http://127.0.0.1:{port}", follower)
         try:
-            if wait_for is not None:
-                served.until(wait_for)
-            if wait_for == "ok":
-                served.until_islands_are_seen()
-            yield served
+            yield f"http://127.0.0.1:{port}"
         finally:
-            follower.stop()
+            for follower in followers:
+                follower.stop()
             server.should_exit = True
             thread.join(30)

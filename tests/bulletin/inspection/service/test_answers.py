@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import threading
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,11 +14,14 @@ from hypothesis import strategies as st
 
 from skerry.benchmarks.synthetic_run import SIGNER
 from skerry.bulletin import keys
+from skerry.bulletin.manifest import Manifest
 from skerry.bulletin.status import IslandReport
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.codec.digest import digest_bytes
 from tests.bulletin.inspection.service.serving import SMALL, Served, serving, small_run
 from tests.bulletin.inspection.views import view_at
+from tests.bulletin.log_builder import LogBuilder
+from tests.island_agent.runs import random_snapshot
 
 asking = settings(
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
@@ -107,6 +112,34 @@ def test_a_manifest_is_immutable_and_only_what_a_record_names_is_read(served: Se
     assert served.get(f"manifests/{'0' * 64}").status == 404
 
 
+def test_what_two_versions_share_says_nothing_that_only_one_of_them_knows() -> None:
+    layout = random_snapshot(0, 200).layout
+    store, log = MemoryStore(), LogBuilder()
+    data = layout.to_bytes()
+    store.put(keys.layout(digest_bytes(data)), [data])
+    manifest = Manifest(layout=digest_bytes(data)).to_bytes()
+    same: dict[str, Any] = {
+        "layout": digest_bytes(data), "manifest": digest_bytes(manifest), "elements": layout.words,
+    }  # fmt: skip
+    store.put(keys.manifest(same["manifest"]), [manifest])
+    log.append(log.fence())
+    log.append(log.full(parent=None, **same))
+    log.append(log.patch(parent=0, packs=0, **{**same, "changed": 0}))
+    *first, last = [*log.slots, log.append(log.full(parent=1, **same))]
+    for seq, record in enumerate(first):
+        store.put_if_absent(keys.log(seq), record)
+    with serving(store, pinned=False) as service:
+        before = service.get(f"manifests/{same['manifest']}")
+        store.put_if_absent(keys.log(len(first)), last)
+        while service.get("run").json["versions"] < 3:
+            pass
+        after = service.get(f"manifests/{same['manifest']}")
+        assert (before.status, before.headers["etag"]) == (200, after.headers["etag"])
+        assert before.json == after.json
+        tags = [service.get(f"versions/{v}/layers").headers["etag"] for v in (1, 2)]
+        assert len(set(tags)) == 2
+
+
 def test_the_signature_state_names_key_and_pin(served: Served) -> None:
     signature = served.get("versions/7").json["signature"]
     key = SIGNER.public_key.hex
@@ -155,11 +188,32 @@ def test_an_answer_to_whoever_pinned_no_key_is_another(served: Served, run: Memo
         assert (answer.status, answer.json["signature"]["pinned"]) == (200, False)
 
 
+def test_a_tensor_of_the_longest_name_can_be_asked_for(served: Served) -> None:
+    name = "x" * 1024
+    assert served.get(f"tensor?name={name}").status == 200
+    assert served.get(f"versions/40/tensors?prefix={name}&projection={name}").status == 200
+    assert served.get(f"tensor?name={name}x").status == 422
+
+
 def test_a_forecast_of_too_much_is_refused_and_names_another_way(served: Served) -> None:
     assert served.get("forecast?keep_every=1").status == 200  # few versions: not too much here
     found = served.get("forecast?keep_last=2").json
     assert found["kept_versions"] == 2
     assert found["retired_versions"] > 0
+
+
+def test_large_answers_are_compressed_where_nobody_waits(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, pack = list[str](), gzip.compress
+
+    def packed(*given: Any, **named: Any) -> bytes:
+        where.append(threading.current_thread().name)
+        return pack(*given, **named)
+
+    monkeypatch.setattr(gzip, "compress", packed)
+    assert served.get("timeline", Accept_Encoding="gzip").status == 200
+    assert [name.rpartition("-")[0] for name in where] == ["skerry-answers"]
 
 
 def test_large_answers_are_compressed_for_those_who_take_it(served: Served) -> None:

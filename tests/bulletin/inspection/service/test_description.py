@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from skerry.bulletin.inspection.service.examples import EXAMPLES
+from skerry.bulletin.inspection.service.examples import EXAMPLES, STREAMS
 from tests.bulletin.inspection.service.serving import Served
 
 CHECKS = [
@@ -41,6 +42,7 @@ PATHS = (
     "/api/v1/manifests/{digest}",
     "/api/v1/records",
     "/api/v1/run",
+    "/api/v1/runs",
     "/api/v1/storage",
     "/api/v1/tensor",
     "/api/v1/timeline",
@@ -53,7 +55,7 @@ PATHS = (
     "/health",
     "/session",
 )
-WITHOUT_PARAMETERS = ("/api/v1/run", "/health")
+WITHOUT_PARAMETERS = ("/api/v1/run", "/api/v1/runs", "/health")
 ENDLESS = "/api/v1/events"  # does not end while a client listens: test_events has it
 
 
@@ -95,10 +97,40 @@ def test_every_island_is_answered_as_described(description: BaseSchema, served: 
         assert case.call_and_validate(checks=CHECKS[:-1], timeout=60).status_code == 200
 
 
+def test_every_answer_of_the_description_has_an_example(served: Served) -> None:
+    document = served.get("/openapi.json").json
+    for path, methods in document["paths"].items():
+        for kind, content in methods.get("get", {}).get("responses", {}).items():
+            if kind == "200":
+                assert all("example" in one for one in content["content"].values()), path
+
+
+@pytest.mark.parametrize("path", sorted(STREAMS))
+def test_examples_of_streams_have_the_fields_of_real_ones(served: Served, path: str) -> None:
+    kind, example = STREAMS[path]
+    query = "?seconds=1" if path == "/events" else ""
+    answer = served.get(path[1:].format(version=40) + query)
+    assert answer.headers["content-type"].startswith(kind)
+    real, shown = (lines_of(text) for text in (answer.body.decode(), example))
+    for names in shown:
+        assert names in real
+
+
+def lines_of(text: str) -> list[tuple[str, ...]]:
+    """Return the fields of each line of a stream that is JSON."""
+    data = [line.removeprefix("data: ") for line in text.splitlines()]
+    return [tuple(json.loads(line)) for line in data if line.startswith("{")]
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES))
 def test_examples_have_the_fields_of_real_answers(served: Served, path: str) -> None:
-    query = {"/catch-up": "?have=1", "/difference": "?old=0&new=1"}.get(path, "")
-    answer = served.get(path[1:].format(version=40) + query).json
+    queries = {
+        "/catch-up": "?have=1", "/difference": "?old=0&new=1", "/heat": "?last=40&columns=2",
+        "/difference/tensors": "?old=39&new=40", "/tensor": "?last=40&name=model.norm.weight",
+    }  # fmt: skip
+    manifest = served.get("versions/40").json["manifest"]
+    place = path[1:].format(version=40, island="eu-000", digest=manifest)
+    answer = served.get(place + queries.get(path, "")).json
     document = served.get("/openapi.json").json
     shown = document["paths"][f"/api/v1{path}"]["get"]["responses"]["200"]
     assert shown["content"]["application/json"]["example"] == EXAMPLES[path]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from skerry.bulletin.errors import StoreUnavailable
 from skerry.bulletin.inspection.service.config import (
     BindRefused,
     ServiceConfig,
@@ -17,11 +21,13 @@ from skerry.bulletin.inspection.service.config import (
     is_loopback,
     read_token,
 )
-from skerry.bulletin.inspection.service.guard import COOKIE, HEADERS, session_of
+from skerry.bulletin.inspection.service.guard import HEADERS, cookie_of, session_of
 from skerry.bulletin.stores.memory import MemoryStore
+from tests.bulletin.faults import FaultyStore
 from tests.bulletin.inspection.service.serving import Reply, Served, ask, serving
 
 TOKEN = "correct-horse-battery"
+COOKIE = cookie_of(TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +94,51 @@ def test_a_browser_tells_the_token_once(guarded: Served) -> None:
 
 @pytest.mark.parametrize("others", ['prefs={"a":1}', "a[b]=1,2; x y", "=;;", "\xe9=\xe9"])
 def test_cookies_of_other_pages_hide_no_session(guarded: Served, others: str) -> None:
-    mine = f"{COOKIE}={session_of(TOKEN)}"
+    mine = f"{COOKIE}={session_of(TOKEN, until_s=2**33)}"
     for cookies in (f"{others}; {mine}", f"{mine}; {others}"):
         assert guarded.get("run", Cookie=cookies).status == 200
     assert guarded.get("run", Cookie=f"{others}; {COOKIE}=").status == 401
+
+
+def test_a_session_ends_when_it_said_it_would_and_cannot_be_prolonged(guarded: Served) -> None:
+    past, future = (session_of(TOKEN, until_s=int(time.time()) + s) for s in (-1, 60))
+    longer = f"9{future}"
+    assert guarded.get("run", Cookie=f"{COOKIE}={future}").status == 200
+    for value in (past, longer, future.partition(".")[2], "", ".", "9" * 5000, f"²{future}"):
+        assert guarded.get("run", Cookie=f"{COOKIE}={quote(value)}").status == 401
+
+
+def test_a_browser_can_be_at_two_services_of_one_host(run: MemoryStore, guarded: Served) -> None:
+    other = "another-token-of-another-run"
+    with serving(run, config=ServiceConfig(port=0, token=other)) as second:
+        jar = CookieJar()
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        for service, token in ((guarded, TOKEN), (second, other)):
+            request = urllib.request.Request(
+                f"{service.url}/session",
+                data=json.dumps({"token": token}).encode(),
+                headers={"Content-Type": "application/json"},
+            )
+            opener.open(request, timeout=60).close()
+        for service in (guarded, second):
+            with opener.open(f"{service.url}/api/v1/run", timeout=60) as answer:
+                assert answer.status == 200
+
+
+def test_health_tells_nothing_of_the_run_to_a_page_elsewhere(run: MemoryStore) -> None:
+    def before(verb: str, key: str) -> None:
+        raise StoreUnavailable("s3://secret-bucket/log", "no answer")
+
+    with serving(FaultyStore(run, before=before), wait_for="failing") as service:
+        assert "secret-bucket" in service.get("/health").json["store"]["problem"]["message"]
+        told = service.get("/health", Host="evil.example")
+        assert (told.status, told.json["store"]["problem"]) == (200, None)
+
+
+def test_whoever_asks_for_the_head_alone_gets_it(served: Served) -> None:
+    for path in ("/health", "/"):
+        answer = ask(urllib.request.Request(f"{served.url}{path}", method="HEAD"))
+        assert (answer.status, answer.body) == (200, b"")
 
 
 def test_health_and_the_page_need_no_token_and_tell_nothing(guarded: Served) -> None:

@@ -6,24 +6,32 @@ With SKERRY_SCREENSHOTS=DIR the pictures for the documents are written there.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser
 
+from skerry.benchmarks import synthetic_run
 from skerry.bulletin import keys
+from skerry.bulletin.inspection import store_state
+from skerry.bulletin.inspection.described import Described
+from skerry.bulletin.inspection.descriptions import Descriptions, Stored
+from skerry.bulletin.inspection.service import tensors
 from skerry.bulletin.inspection.service.config import ServiceConfig
+from skerry.bulletin.records import Commit
 from skerry.bulletin.status import IslandReport
 from skerry.bulletin.writer import now_ms
 from tests.bulletin.faults import FaultyStore
 from tests.bulletin.inspection.service.browser import Window, browsing
 from tests.bulletin.inspection.service.serving import serving, small_run
+from tests.bulletin.inspection.service.test_troubles import closed, switched
 
 STEPS = 6
 pytestmark = pytest.mark.timeout(600)  # of the first test most is the demo
@@ -56,20 +64,21 @@ def live(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
     """A small demo, served from before its first version on; a browser has watched it arrive."""
     here = tmp_path_factory.mktemp("demo")
     small = ("--model", "tiny", "--steps", STEPS)
-    with (
-        process("demo", *small, "--out", "demo", "--json", cwd=here) as demo,
-        process("serve", "demo/bulletin", "--port", 0, "--json", cwd=here) as service,
-    ):
+    with process("serve", "demo/bulletin", "--port", 0, "--json", cwd=here) as service:
         assert service.stdout is not None
         url = json.loads(service.stdout.readline())["url"].rstrip("/")
         window = Window(browser, url)
         window.page.goto(url)
         window.page.wait_for_function(
-            "last => document.querySelector('.tile .figure')?.textContent === last",
-            arg=str(STEPS),
-            timeout=240_000,
+            "() => document.querySelector('#live').textContent === 'live'"
         )
-        assert demo.wait(240) == 0
+        with process("demo", *small, "--out", "demo", "--json", cwd=here) as demo:
+            window.page.wait_for_function(
+                "last => document.querySelector('.tile .figure')?.textContent === last",
+                arg=str(STEPS),
+                timeout=240_000,
+            )
+            assert demo.wait(240) == 0
         assert window.page.locator("#told").text_content() == f"Version {STEPS} is there."
         window.close()
         yield url
@@ -88,7 +97,7 @@ def test_every_view_of_a_live_run_is_whole_and_accessible(
             assert chart.locator("svg.main-svg").count() > 0, view
             assert chart.get_attribute("aria-label"), view
         assert window.violations() == [], view
-        picture(window, view, scheme)
+        window.picture(view, scheme)
     assert window.wrong == []
     assert window.hosts == {live.removeprefix("http://")}
     window.close()
@@ -145,6 +154,107 @@ def test_what_a_store_says_is_text_and_never_markup(browser: Browser) -> None:
         window.close()
 
 
+def test_what_a_model_calls_its_tensors_is_text_in_every_view(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    names = {
+        f"{evil}%{{x}}<b>": (4, 4, 1.0),
+        "'-alert(2)-'": (4, 1, 1.6),
+        "${alert(3)}": (1, 4, 1.0),
+    }
+    monkeypatch.setattr(synthetic_run, "_PROJECTIONS", names)
+    with serving(small_run()) as service:
+        window = Window(browser, service.url)
+        name = f"model.layers.1.{evil}%{{x}}<b>.weight"
+        for view in (
+            "heat", "heat?mode=projections", "version?v=40", "compare?old=38&new=40",
+            f"tensor?name={quote(name)}", f"version?v=40&projection={quote(evil)}&layer=1",
+        ):  # fmt: skip
+            window.show(view)
+            assert evil in (window.page.locator("main").text_content() or ""), view
+            assert window.page.locator("main img, main script, main b").count() == 0, view
+        window.show("heat")
+        window.page.locator("main .chart").hover()
+        window.page.wait_for_selector(".hoverlayer .hovertext")
+        assert window.page.locator("main img, main b").count() == 0
+        assert window.wrong == []
+        window.close()
+
+
+def test_a_tab_that_nobody_sees_costs_the_store_nothing_and_catches_up_later(
+    browser: Browser,
+) -> None:
+    with serving(small_run()) as service:
+        window = Window(browser, service.url)
+        window.show("timeline")
+        window.page.wait_for_selector("#live:text-is('live')")
+        seen(window, False)
+        window.page.wait_for_selector("#live:has-text('nobody looks')")
+        closed(service)
+        seen(window, True)
+        window.page.wait_for_selector("#live:text-is('live')")
+        assert service.follower.listeners == 1
+        assert window.wrong == []
+        window.close()
+
+
+def test_a_session_that_has_ended_is_said_and_not_shown_old(browser: Browser) -> None:
+    token = "correct-horse-battery"
+    store = small_run()
+    with serving(store, config=ServiceConfig(port=0, token=token), wait_for=None) as service:
+        window = Window(browser, service.url)
+        window.show("timeline")
+        window.page.locator("input[type=password]").fill(token)
+        window.page.locator("input[type=password]").press("Enter")
+        window.page.wait_for_selector("#live:text-is('live')")
+        window.page.context.clear_cookies()
+        store.replace(keys.island("new"), IslandReport(island="new", version=1).to_bytes())
+        window.page.wait_for_selector("input[type=password]")
+        window.close()
+
+
+def test_how_long_the_store_has_been_silent_is_told_as_it_grows(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_state, "SLOW_S", 0.1)
+    with switched() as (switch, service):
+        window = Window(browser, service.url)
+        window.show("timeline")
+        switch.hang()
+        banner = window.page.locator("#banner:has-text('has not answered')")
+        first = banner.text_content(timeout=60_000)
+        window.page.wait_for_function(
+            "first => document.querySelector('#banner').textContent !== first", arg=first
+        )
+        assert "has not answered" in (banner.text_content() or "")
+        switch.open.set()
+        window.page.wait_for_selector("#banner", state="hidden")
+        window.close()
+
+
+def test_a_map_that_is_not_read_whole_fills_up_by_itself(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, parse = threading.Event(), Descriptions.parse
+
+    def slow(read: Descriptions, commit: Commit, stored: Stored) -> Described:
+        gate.wait(60)
+        return parse(read, commit, stored)
+
+    monkeypatch.setattr(Descriptions, "parse", slow)
+    monkeypatch.setattr(tensors, "EACH_LIMIT_S", 1.0)
+    with serving(small_run()) as service:
+        window = Window(browser, service.url)
+        window.page.goto(f"{service.url}/#/heat")
+        window.page.wait_for_selector("text=being read")
+        gate.set()
+        window.page.wait_for_selector("text=being read", state="detached", timeout=60_000)
+        assert window.page.locator("main .chart svg.main-svg").count() > 0
+        assert window.wrong == []
+        window.close()
+
+
 def test_the_page_says_that_the_store_is_dead_and_goes_on_when_it_is_back(browser: Browser) -> None:
     failing: list[Exception] = []
 
@@ -159,7 +269,7 @@ def test_the_page_says_that_the_store_is_dead_and_goes_on_when_it_is_back(browse
         failing.append(OSError("the cable is out"))
         window.page.wait_for_selector("#banner:has-text('the cable is out')")
         assert window.violations() == []
-        picture(window, "dead", "light")
+        window.picture("dead", "light")
         failing.clear()
         window.page.wait_for_selector("#banner", state="hidden")
         assert window.wrong == []
@@ -186,6 +296,17 @@ def test_a_token_is_asked_for_once(browser: Browser) -> None:
             assert token.encode() not in page.read()
 
 
+def seen(window: Window, visible: bool) -> None:
+    """Have the page believe that its tab is in front, or is not."""
+    window.page.evaluate(
+        """hidden => {
+          Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        not visible,
+    )
+
+
 def focus_on(window: Window, found: object) -> None:
     """Press Tab until the focus is where it is looked for."""
     assert callable(found)
@@ -194,11 +315,3 @@ def focus_on(window: Window, found: object) -> None:
         if found():
             return
     raise AssertionError("the keyboard does not get there")
-
-
-def picture(window: Window, view: str, scheme: str) -> None:
-    """Write a screenshot, if somebody wants one."""
-    where = os.environ.get("SKERRY_SCREENSHOTS")
-    if where is not None:
-        name = view.replace("?", "-").replace("=", "-").replace("&", "-").replace(".", "-")
-        window.page.screenshot(path=Path(where) / f"{name}-{scheme}.png", full_page=True)

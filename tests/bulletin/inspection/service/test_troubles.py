@@ -16,10 +16,13 @@ import pytest
 
 from skerry.bulletin import keys
 from skerry.bulletin.errors import StoreDenied, StoreUnavailable
-from skerry.bulletin.inspection import store_state
-from skerry.bulletin.inspection.service import site, storage
+from skerry.bulletin.inspection import cells, store_state
+from skerry.bulletin.inspection.described import Described
+from skerry.bulletin.inspection.descriptions import Descriptions, Stored
+from skerry.bulletin.inspection.service import site, storage, tensors
 from skerry.bulletin.inspection.service.config import ServiceConfig
 from skerry.bulletin.inspection.storage import Amount, Forecast
+from skerry.bulletin.records import Commit
 from skerry.bulletin.status import IslandReport
 from skerry.bulletin.stores.memory import MemoryStore
 from skerry.codec.compress import compress, decompress
@@ -166,6 +169,43 @@ def test_forecasts_that_take_long_take_nothing_from_others_and_blame_no_store(
         assert again.status == 200
 
 
+def test_manifests_that_take_long_to_parse_blame_no_store_and_come_when_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, parse = threading.Event(), Descriptions.parse
+
+    def slow(read: Descriptions, commit: Commit, stored: Stored) -> Described:
+        gate.wait(60)
+        return parse(read, commit, stored)
+
+    monkeypatch.setattr(Descriptions, "parse", slow)
+    monkeypatch.setattr(tensors, "EACH_LIMIT_S", 0.2)
+    monkeypatch.setattr(site, "COMPUTING_LIMIT_S", 0.2)
+    config = ServiceConfig(port=0, store_limit_s=0.1)  # the store is quick enough for that
+    with serving(small_run(), config=config) as service:
+        one = service.get("versions/40/layers")
+        assert (one.status, one.json["error"]["kind"]) == (504, "TooLong")
+        for path in ("heat?columns=5&first=30", "tensor?columns=5&first=30&name=model.norm.weight"):
+            part = service.get(path)
+            assert (part.status, part.json["unread"]) == (200, 5)
+            assert "etag" not in part.headers
+        gate.set()
+        monkeypatch.setattr(site, "COMPUTING_LIMIT_S", 30.0)
+        while service.get("heat?columns=5&first=30").json["unread"]:
+            pass
+        whole = service.get("tensor?columns=5&first=30&name=model.norm.weight")
+        assert (whole.json["unread"], "etag" in whole.headers) == (0, True)
+
+
+def test_a_map_of_more_places_than_anybody_sees_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "PLACES_MOST", 20)
+    with serving(small_run()) as service:
+        for path in ("heat", "versions/40/layers"):
+            answer = service.get(path)
+            assert (answer.status, answer.json["error"]["kind"]) == (422, "RequestInvalid")
+        assert service.get("versions/40/tensors").status == 200
+
+
 def test_what_is_due_is_told_before_the_islands_have_been_seen() -> None:
     switch = Switch(small_run())
     switch.hang(keys.ISLAND_PREFIX)
@@ -196,6 +236,17 @@ def test_a_log_that_breaks_a_rule_is_an_alarm_and_what_was_good_stays() -> None:
         assert run["records"] == count
         assert run["store"]["problem"]["kind"] == "Tampered"
         assert service.get("versions").json["total"] == run["versions"]
+
+
+def test_islands_are_seen_also_while_the_log_is_refused() -> None:
+    store = small_run()
+    with serving(store) as service:
+        count = service.get("run").json["records"]
+        store.put(keys.log(count), [LogBuilder.with_versions(1).slots[0]])
+        service.until("refused")
+        store.replace(keys.island("late"), IslandReport(island="late", version=1).to_bytes())
+        service.until_island("late")
+        assert service.get("/health").json["store"]["state"] == "refused"
 
 
 def test_another_key_than_the_pinned_one_shows_nothing() -> None:

@@ -1,0 +1,1 @@
+"""Tables of the README, made from result files."""

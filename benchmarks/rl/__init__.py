@@ -1,0 +1,1 @@
+"""What asynchronous RL over islands gives: rewards, router replay, adapters.  `bench rl`."""

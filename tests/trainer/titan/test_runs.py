@@ -1,0 +1,106 @@
+"""Stock torchtitan on several ranks: every version is its own state dict, gathered and cast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skerry.bulletin.reader import BulletinReader
+from skerry.bulletin.stores import open_store
+from skerry.island_agent.pull import pull
+from skerry.publisher.audit import audit
+from tests.publisher.samples import read_tree
+from tests.trainer.installed import require, titan
+
+require("torchtitan")
+
+pytestmark = pytest.mark.timeout(1200)
+
+STEPS = 10
+DEATH = 5
+CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "2"]
+EXPORT = ["--checkpoint.last-save-in-hf", "--checkpoint.last-save-model-only"]
+EXPORT += ["--checkpoint.export-dtype", "bfloat16"]
+TENSOR_PARALLEL = ["--parallelism.tensor-parallel-degree", "2"]
+EXPERT_PARALLEL = ["--parallelism.expert-parallel-degree", "2"]
+FP8 = ["--publishing.rules", "model.layers.*_proj.weight=FP8_BLOCK,*=BF16"]
+NOT_AS_EXPORTED = {  # torchtitan casts these; they are served as they are trained
+    f"model.layers.{layer}.mlp.gate.e_score_correction_bias" for layer in (1, 2)
+}
+
+
+def follow(root: Path) -> BulletinReader:
+    reader = BulletinReader(open_store(str(root / "bulletin")))
+    reader.refresh()
+    return reader
+
+
+def check_every_version(root: Path, steps: int) -> BulletinReader:
+    """Check that the log has one version of each step in one line, each of the oracle's bytes."""
+    reader = follow(root)
+    assert list(audit(reader)) == []
+    assert [(commit.step, commit.parent) for commit in reader.state.commits.values()] == [
+        (step, step - 1 if step else None) for step in range(steps + 1)
+    ]
+    for version, commit in reader.state.commits.items():
+        pull(reader, root / "pulled" / str(version), version)
+        oracle = root / "oracle" / str(commit.step)
+        assert read_tree(root / "pulled" / str(version)) == read_tree(oracle)
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "options"),
+    [
+        pytest.param("llama3", 2, [*CHECKPOINTS, *EXPORT], id="fsdp-2"),
+        pytest.param("llama3", 4, TENSOR_PARALLEL, id="fsdp-2-by-tp-2"),
+        pytest.param("qwen3", 4, FP8, id="fsdp-4-in-fp8"),
+        pytest.param("deepseek_v3", 2, [*EXPERT_PARALLEL, *CHECKPOINTS, *EXPORT], id="ep-2"),
+        pytest.param("deepseek_v3", 4, EXPERT_PARALLEL, id="fsdp-4-with-ep-2"),
+    ],
+)
+def test_packs_of_all_ranks_rebuild_the_gathered_state_at_every_step(
+    model: str, ranks: int, options: list[str], tmp_path: Path
+) -> None:
+    done = titan(tmp_path, ranks, model, *options)
+    assert done.returncode == 0, done.stderr[-6000:]
+    check_every_version(tmp_path, STEPS)
+    if "--checkpoint.last-save-in-hf" in options:
+        check_export(tmp_path, NOT_AS_EXPORTED if model == "deepseek_v3" else set())
+
+
+def check_export(root: Path, different: set[str]) -> None:
+    """Compare the last version with torchtitan's own export, tensor by tensor."""
+    [file] = (root / "checkpoint" / f"step-{STEPS}").glob("*.safetensors")
+    exported = load_file(file)
+    served = load_file(root / "pulled" / str(STEPS) / "model.safetensors")
+    assert exported.keys() == served.keys()
+    found = set()
+    for name, tensor in exported.items():
+        ours = served[name]
+        assert torch.equal(ours.to(tensor.dtype).view(torch.int16), tensor.view(torch.int16)), name
+        if ours.dtype != tensor.dtype:
+            found.add(name)
+    assert found == different
+
+
+def test_a_rank_killed_while_publishing_leaves_a_lineage_that_the_restarted_run_continues(
+    tmp_path: Path,
+) -> None:
+    options = [*EXPERT_PARALLEL, *CHECKPOINTS, "--checkpoint.keep-latest-k", "0"]
+    killed = titan(tmp_path, 2, "deepseek_v3", *options, "--death", str(DEATH))
+    assert killed.returncode != 0
+    reader = follow(tmp_path)
+    assert [commit.step for commit in reader.state.commits.values()] == list(range(DEATH))
+    named = sum(len(commit.packs) for commit in reader.state.commits.values())
+    packs = list(open_store(str(tmp_path / "bulletin")).list_after("packs/"))
+    assert len(packs) > named  # the dead rank had uploaded its own, which no record names
+
+    again = titan(tmp_path, 2, "deepseek_v3", *options)
+    assert again.returncode == 0, again.stderr[-6000:]
+    reader = check_every_version(tmp_path, STEPS)
+    assert [commit.step for commit in reader.state.commits.values() if commit.full] == [0]
+    assert all(len(commit.packs) == 2 for commit in reader.state.commits.values() if commit.parent)
