@@ -106,8 +106,19 @@ def ask(to: Connection, versions: int, *, count: int) -> Iterator[Calls]:
     yield measure(to, "islands, a page of 200", lambda: f"{api}/islands", count=few)
     yield measure(to, f"timeline of {min(versions, 5000)}", lambda: f"{api}/timeline", count=few)
     yield measure(to, "lineage of 500", lambda: f"{api}/lineage?last={some()}", count=few)
+    yield measure(to, "heat map of 48", lambda: f"{api}/heat?columns=48&last={some()}", count=few)
+    name = "model.layers.0.mlp.up_proj.weight"
     yield measure(
-        to, "heat map of 48, not kept", lambda: f"{api}/heat?columns=48&last={some()}", count=few
+        to, "one tensor over 64", lambda: f"{api}/tensor?columns=64&name={name}&last={some()}",
+        count=few,
+    )  # fmt: skip
+
+    def pair() -> str:
+        new = some()
+        return f"old={max(0, new - 20)}&new={new}"
+
+    yield measure(
+        to, "difference over 20, by tensor", lambda: f"{api}/difference/tensors?{pair()}", count=few
     )
     yield measure(to, "catch-up", lambda: f"{api}/catch-up?have={some()}&want={newest}", count=few)
     yield measure(

@@ -90,8 +90,8 @@ def exact_difference(
     """Compare two versions that the reader's log has; packs are kept in `scratch` meanwhile.
 
     `mirror` is an island's directory, which its agent may be changing: what it holds is of use as
-    long as it stays.  Memory: about 150 MB.  Raises VersionUnknown, NoPath, LeavesUnknown,
-    FetchError, StoreError, DiskError, Stopped, and what packs are refused for.
+    long as it stays.  Memory: 150 MB.  Raises VersionUnknown, NoPath, LeavesUnknown, FetchError,
+    StoreError, DiskError, Stopped, and what packs are refused for.
     """
     for version in (old, new):
         if version not in reader.state.commits:

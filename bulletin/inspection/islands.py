@@ -37,8 +37,8 @@ class IslandRow:
 
     `state`: `stray` holds another run, or a version that the log does not have or has abandoned or
     retired; `silent` has said nothing for SILENT_S; `failing` names an error; `stopped` has taken
-    its leave.  `lag` counts versions of the newest one's line that it lacks, `said_lag` is its own
-    word.  `age_s` compares its clock with ours, so it may be below zero.
+    its leave.  `lag` counts versions of the newest one's line that it lacked at the last look,
+    `said_lag` is its own word.  `age_s` compares its clock with ours, so it may be below zero.
     """
 
     island: str
@@ -97,7 +97,8 @@ def island_row(
     view: View, report: IslandReport, looks: Sequence[Look], *, now_ms: int
 ) -> IslandRow:
     age_s = (now_ms - report.time_ms) / 1000
-    lag = view.lag(report.version)
+    # A log that has moved on since the look makes nobody late.
+    lag = looks[-1].lag if looks else view.lag(report.version)
     state, why = _judge(view, report, lag, age_s)
     return IslandRow(
         island=report.island,

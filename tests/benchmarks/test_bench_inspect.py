@@ -22,6 +22,6 @@ def test_it_measures_every_kind_of_request_and_view_or_says_why_not() -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found["calls"]) == 11
+    assert len(found["calls"]) == 13
     assert all(0 < call["median_ms"] <= call["p95_ms"] for call in found["calls"])
     assert found["no_browser"] or len(found["pages"]) == 4

@@ -26,8 +26,9 @@ export function share(value) {
 export const shareOf = (changed, elements) =>
   changed === null ? `not compared, of ${count(elements)}` : `${count(changed)} of ${count(elements)}`;
 
-export const decimal = (value, digits = 3) =>
-  value === null || value === undefined ? "–" : whole.format(Number(value.toPrecision(digits)));
+const three = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+
+export const decimal = (value) => (value === null || value === undefined ? "–" : three.format(value));
 
 export function moment(ms) {
   const date = new Date(ms);

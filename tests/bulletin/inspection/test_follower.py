@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -170,6 +171,18 @@ def test_workers_refuse_what_would_wait_too_long_and_go_on_afterwards() -> None:
         workers.submit(lambda: 1)
     gate.set()
     assert [future.result(60) for future in waiting] == [1, 1]
+
+
+def test_workers_take_a_call_as_soon_as_another_has_ended() -> None:
+    workers = Workers("test", threads=1, waiting=0)
+    assert [workers.submit(lambda: 1).result(60) for _ in range(2000)] == [1] * 2000
+
+
+def test_a_second_thread_starts_even_while_the_first_takes_its_call() -> None:
+    for _ in range(10):
+        workers, both = Workers("test", threads=2, waiting=2), threading.Barrier(2)
+        calls = [workers.submit(partial(both.wait, 60)) for _ in range(2)]
+        assert sorted(call.result(60) for call in calls) == [0, 1]
 
 
 def test_an_error_of_a_call_is_its_own() -> None:

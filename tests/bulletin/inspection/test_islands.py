@@ -11,6 +11,7 @@ from skerry.bulletin import keys
 from skerry.bulletin.errors import StoreUnavailable
 from skerry.bulletin.inspection.islands import (
     SILENT_S,
+    Look,
     State,
     arranged,
     counted,
@@ -37,6 +38,13 @@ def a_view() -> View:
         log.append(log.patch(parent=parent))
     log.append(Retire(versions=(1,), keys=(), grace_s=60))
     return view_of(log)
+
+
+def test_a_version_that_came_after_the_look_makes_no_island_late() -> None:
+    report = IslandReport(island="eu-1", version=4, time_ms=NOW_MS)
+    then = Look(time_ms=NOW_MS, version=4, lag=0)
+    row = island_row(a_view(), report, (then,), now_ms=NOW_MS)
+    assert (row.state, row.lag) == ("current", 0)
 
 
 @pytest.mark.parametrize(
