@@ -12,12 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from skerry.benchmarks.options import numbers
+from skerry.benchmarks.options import AsJson, Save, numbers
 from skerry.benchmarks.scale.calibrate import (
     Checked,
     as_rows,
@@ -69,10 +68,8 @@ def scale(
         float, typer.Option(min=0.01, help="Of a host over this machine, all cores of both.")
     ] = 8.0,
     relays: Annotated[bool, typer.Option(help="A relay in each region.")] = True,
-    save: Annotated[
-        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Write the result there.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate the model of docs/scale.md here, check it, and ask it about large deployments."""
     kernel.use_from(os.environ)
