@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from skerry.benchmarks.__main__ import app
@@ -44,6 +46,16 @@ def test_two_islands_a_version_apart_give_rollouts_of_two_lags(tmp_path: Path) -
     assert "gain of the last quarter over the first" in result.output
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small models wait for their threads: minutes of it beside other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("lag", [0, 1])
 def test_with_replay_a_sparse_models_trainer_is_nearer_to_its_engine(lag: int) -> None:
     source = tiny_moe(0, layers=2, dim=32, experts=16, std=32**-0.5)
