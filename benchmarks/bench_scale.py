@@ -45,11 +45,11 @@ DEPLOYMENTS = (
 def scale(
     calibrate: Annotated[
         str, typer.Option(metavar="LIST", help="Megabytes of the runs to calibrate with.")
-    ] = "80,400",
+    ] = "80,240,640",
     at: Annotated[str, typer.Option(metavar="LIST", help="Their densities, in percent.")] = "0.2,1",
     checked: Annotated[
         str, typer.Option(metavar="LIST", help="Megabytes of the runs to hold the model against.")
-    ] = "120,200,800",
+    ] = "120,400,800",
     density: Annotated[float, typer.Option(min=1e-4, max=50, help="Theirs, in percent.")] = 0.5,
     rounds: Annotated[int, typer.Option(min=1, help="Turns; the least of each is kept.")] = 3,
     versions: Annotated[int, typer.Option(min=1, help="Of a run; the fastest counts.")] = 6,
