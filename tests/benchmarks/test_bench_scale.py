@@ -46,7 +46,7 @@ def test_a_cost_that_is_linear_is_found_again(fixed: float, weights: float, chan
 @given(costs, costs)
 def test_what_streams_has_no_part_of_the_weights(fixed: float, changes: float) -> None:
     points = [(w, c, fixed + changes * c) for w in (1.0, 5.0) for c in (0.1, 2.0)]
-    found = fitted(points, of_weights=False)
+    found = fitted(points, grows=False)
     assert found.of_weights == 0
     assert all(found.at(9.0, c) == pytest.approx(cost, rel=1e-6) for _, c, cost in points)
 
