@@ -52,17 +52,24 @@ class Shard:
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
         whole = tuple(tensor.shape)
+        local = local_values(tensor)
         if not isinstance(tensor, DTensor):
-            return cls(name=name, shape=whole, offset=(0,) * len(whole), values=tensor.detach())
+            return cls(name=name, shape=whole, offset=(0,) * len(whole), values=local)
         if any(placement.is_partial() for placement in tensor.placements):
             raise Unservable(name, f"is placed as {tensor.placements}: reduce it first")
-        local = tensor.to_local().detach()
         shape, offset = compute_local_shape_and_global_offset(
             whole, tensor.device_mesh, tensor.placements
         )
         if tuple(shape) != tuple(local.shape):
             raise Unservable(name, f"expected a shard of {list(shape)}, found {list(local.shape)}")
         return cls(name=name, shape=whole, offset=tuple(offset), values=local)
+
+
+def local_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a DTensor, or a whole tensor, in the memory that it has."""
+    from torch.distributed.tensor import DTensor
+
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def serve_shards(rules: RuleSet, shards: Iterable[Shard], fabric: Fabric) -> list[TensorPart]:
@@ -148,16 +155,21 @@ class _Made:
     def __init__(self, values: torch.Tensor, rounds: bool) -> None:
         self._values = values
         self._rounds = rounds
+        self._on_cpu = values.device.type == "cpu"
         self._word = torch.bfloat16.itemsize if rounds else values.element_size()
 
     @property
     def size(self) -> int:
         return self._values.numel() * self._word
 
+    @property
+    def by_any_thread(self) -> bool:
+        return self._on_cpu  # of a device the stream is the thread's own
+
     def produce(self, start: int, stop: int, out: Bytes) -> None:
         values = self._values[start // self._word : stop // self._word]
         host = torch.from_numpy(out)
-        if values.device.type != "cpu":
+        if not self._on_cpu:
             host.copy_((to_bf16(values) if self._rounds else values).view(torch.uint8))
         elif self._rounds:
             round_into(host.view(torch.bfloat16), values)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from skerry.codec.digest import LEAF_BYTES, Bytes
 from skerry.codec.pack import leaf_range
+from skerry.codec.parallel import ordered
 from skerry.publisher.errors import ShardMismatch
 from skerry.publisher.sharding.buffers import Buffers
 from skerry.publisher.sharding.fabric import Fabric, agree
@@ -14,16 +16,17 @@ from skerry.publisher.sharding.plan import Leaf, Route, ShardPlan, TensorPart
 
 Leaves = Mapping[Leaf, Bytes]
 
+_AT_ONCE = 4  # pieces that a thread copies in a row; of a layer most are small
 _ALIGNED = 64  # bytes: a leaf begins where vectors do
 
 
 class Moves:
     """Takes copies of what a rank owns: its own bytes straight to their leaves, others' by mail."""
 
-    def __init__(self, plan: ShardPlan, fabric: Fabric) -> None:
+    def __init__(self, plan: ShardPlan, fabric: Fabric, *, threads: int) -> None:
         rank, size = fabric.rank, fabric.size
-        self._plan = plan
         self._rank = rank
+        self._threads = threads
         self._names = [spec.name for spec in plan.layout.tensors]
         self._place: dict[Leaf, slice] = {}
         self._out: list[list[Route]] = [[] for _ in range(size)]  # by owner
@@ -68,15 +71,35 @@ class Moves:
         return leaves
 
     def _copy(self, held: _Held, leaves: Leaves, mail: Sequence[Bytes]) -> None:
+        pieces: list[_Piece] = []
         for owner, routes in enumerate(self._out):
             begin = 0
             for route in routes:
                 if owner == self._rank:
-                    held.copy(route, _within(leaves, route))
+                    out = _within(leaves, route)
                 else:
                     stop = begin + route.stop - route.start
-                    held.copy(route, mail[owner][begin:stop])
-                    begin = stop
+                    out, begin = mail[owner][begin:stop], stop
+                pieces += held.pieces(route, out)
+        shared = [piece for piece in pieces if piece.part.by_any_thread]
+        for _ in ordered(_Piece.copy, shared, self._threads, at_once=_AT_ONCE):
+            pass
+        for piece in pieces:
+            if not piece.part.by_any_thread:
+                piece.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes [start, stop) of a part, and where they are to lie."""
+
+    part: TensorPart
+    start: int
+    stop: int
+    out: Bytes
+
+    def copy(self) -> None:
+        self.part.copy(self.start, self.stop, self.out)
 
 
 class _Held:
@@ -88,8 +111,8 @@ class _Held:
         for part in sorted(parts, key=lambda part: (part.name, part.start)):
             self._of.setdefault(part.name, []).append(part)
 
-    def copy(self, route: Route, out: Bytes) -> None:
-        """Write a route's bytes to `out`.  Raises ShardMismatch if this rank lacks them."""
+    def pieces(self, route: Route, out: Bytes) -> Iterator[_Piece]:
+        """Yield what makes up a route's bytes.  Raises ShardMismatch if this rank lacks them."""
         name, at = self._names[route.tensor], route.start
         parts = self._of.get(name, [])
         number = bisect_right(parts, at, key=lambda part: part.start) - 1
@@ -97,9 +120,8 @@ class _Held:
             stop = min(route.stop, part.start + part.data.size)
             if not part.start <= at < stop:
                 break
-            part.copy(
-                at - part.start, stop - part.start, out[at - route.start : stop - route.start]
-            )
+            place = out[at - route.start : stop - route.start]
+            yield _Piece(part, at - part.start, stop - part.start, place)
             at = stop
         if at != route.stop:
             raise ShardMismatch(name, f"bytes [{at}, {route.stop}) are not there any more")

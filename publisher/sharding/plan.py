@@ -29,6 +29,11 @@ class Producer(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def by_any_thread(self) -> bool:
+        """Whether several threads may produce pieces at a time; if not, the caller's alone does."""
+        ...
+
     def produce(self, start: int, stop: int, out: Bytes) -> None:
         """Write bytes [start, stop) to `out`; both are borders of words."""
         ...
@@ -53,6 +58,10 @@ class TensorPart:
             out[:] = self.data[start:stop]
         else:
             self.data.produce(start, stop, out)
+
+    @property
+    def by_any_thread(self) -> bool:
+        return isinstance(self.data, np.ndarray) or self.data.by_any_thread
 
     @property
     def held(self) -> Held:

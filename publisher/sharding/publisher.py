@@ -69,7 +69,7 @@ class ShardedPublisher:
         self._level = Level.DEFAULT if config.level == "auto" else Level(config.level)
         self._uploads = Uploads(store, nonce=new_nonce)
         self._layout = digest_bytes(plan.layout.to_bytes())
-        self._moves = Moves(plan, fabric)
+        self._moves = Moves(plan, fabric, threads=config.threads)
         self._known: dict[Digest, Snapshot] = {}  # by version digest: the parent, perhaps its heir
 
     @classmethod
