@@ -37,9 +37,9 @@ def parse_digest(text: object) -> Digest:
     return Digest(text)
 
 
-def digest_bytes(data: Data) -> Digest:
-    """Return the digest of one object."""
-    stream = DigestStream()
+def digest_bytes(data: Data, threads: int | None = None) -> Digest:
+    """Return the digest of one object; `threads` are those of DigestStream."""
+    stream = DigestStream(threads)
     stream.update(data)
     return stream.digest()
 

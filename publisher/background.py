@@ -1,6 +1,7 @@
 """Publishing beside training: `publish(step)` returns once the weights are copied.
 
-One thread digests, encodes, uploads and commits, in the order of the steps.  Law: every step that
+One thread digests, encodes, uploads and commits, in the order of the steps; training has the
+processors first.  Law: every step that
 was accepted becomes a version, or is superseded by a newer one where the policy says so, or its
 failure is raised by the next call, once.  A version is never made of anything but the copy that
 was taken in `publish`.
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from skerry.publisher.errors import PublishFailed
+from skerry.publisher.threads import give_way
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +178,7 @@ class BackgroundPublisher(Generic[Snapshot, Report]):
         raise PublishFailed(step=step, why="it failed on another rank")
 
     def _run(self) -> None:
+        give_way()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or bool(self._waiting))

@@ -15,21 +15,42 @@ from skerry.codec.dtypes import Words
 from skerry.publisher.arrays import Served, ServedTensor
 
 _NAN = 0x7FC0  # the quiet NaN, whatever the sign and payload were
-_BLOCK = 1 << 20  # elements; a block's result is still in the cache when its NaNs are looked for
+_LARGEST, _SMALLEST = 0x7F80, 0xFF80  # infinities: above them, as i16 and as u16, are NaNs alone
+# Elements at a time.  On a CPU it is the most that torch takes on without its other threads:
+# starting and joining them for each block costs many times the cast once other work has a core.
+_CPU_BLOCK = 1 << 15
+_DEVICE_BLOCK = 1 << 26
+_CHECKED = 1 << 18  # what is still in the cache when its NaNs are looked for
 
 
 def to_bf16(values: torch.Tensor) -> torch.Tensor:
     """Return an FP32 tensor as BF16, in its shape and on its device."""
-    if values.dtype != torch.float32:
-        raise TypeError(f"the cast starts from float32, found {values.dtype}")
     flat = values.detach().contiguous().view(-1)
     out = torch.empty(flat.shape, dtype=torch.bfloat16, device=values.device)
-    for start in range(0, flat.numel(), _BLOCK):
-        block = out[start : start + _BLOCK].copy_(flat[start : start + _BLOCK])
-        nan = block.isnan()
-        if nan.any():
-            block.view(torch.int16)[nan] = _NAN
+    round_into(out, flat)
     return out.view(values.shape)
+
+
+def round_into(out: torch.Tensor, values: torch.Tensor) -> None:
+    """Write FP32 values to `out`, as many of BF16; both are flat, contiguous, on one device."""
+    if values.dtype != torch.float32:
+        raise TypeError(f"the cast starts from float32, found {values.dtype}")
+    on_cpu = values.device.type == "cpu"
+    checked, copied = (_CHECKED, _CPU_BLOCK) if on_cpu else (_DEVICE_BLOCK, _DEVICE_BLOCK)
+    for block, given in zip(torch.split(out, checked), torch.split(values, checked), strict=True):
+        for to, piece in zip(torch.split(block, copied), torch.split(given, copied), strict=True):
+            to.copy_(piece)
+        bits = block.view(torch.int16)
+        if not on_cpu or (
+            bits.numel() and _has_nan(bits)
+        ):  # a device is not asked: it would have to be waited for
+            bits.masked_fill_(block.isnan(), _NAN)
+
+
+def _has_nan(bits: torch.Tensor) -> bool:
+    words = bits.numpy()
+    largest, smallest = np.maximum.reduce(words), np.maximum.reduce(words.view(np.uint16))
+    return bool(largest > _LARGEST or smallest > _SMALLEST)
 
 
 def bf16_bits(values: torch.Tensor) -> Words:

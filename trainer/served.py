@@ -160,11 +160,14 @@ def stored_scales(rules: RuleSet, scale: torch.Tensor) -> torch.Tensor:
 
 def round_to_bf16(name: str, values: torch.Tensor) -> torch.Tensor:
     """Return FP32 or BF16 values as BF16.  Raises Unservable for others."""
-    if values.dtype == torch.bfloat16:
-        return values
-    if values.dtype != torch.float32:
-        raise Unservable(name, f"served from float32 or bfloat16, found {values.dtype}")
-    return to_bf16(values)
+    check_castable(name, values.dtype)
+    return values if values.dtype == torch.bfloat16 else to_bf16(values)
+
+
+def check_castable(name: str, dtype: torch.dtype) -> None:
+    """Raise Unservable for a dtype that BF16 and FP8 are not made of."""
+    if dtype not in (torch.bfloat16, torch.float32):
+        raise Unservable(name, f"served from float32 or bfloat16, found {dtype}")
 
 
 def matrix_shape(name: str, values: torch.Tensor) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from skerry.publisher.sharding import (
     TensorPart,
     beside_training,
 )
-from skerry.publisher.sharding.publisher import Snapshot
+from skerry.publisher.sharding.moves import Leaves
 from skerry.publisher.threads import usable_cpus
 from skerry.trainer.fabric import TorchFabric
 from skerry.trainer.parts import Shard, serve_shards
@@ -79,7 +79,7 @@ class StepPublisher:
         self._side_files = side_files
         self._fabric = _fabric()
         self._publisher: ShardedPublisher | None = None
-        self._beside: BackgroundPublisher[Snapshot, ShardedReport] | None = None
+        self._beside: BackgroundPublisher[Leaves, ShardedReport] | None = None
 
     @property
     def started(self) -> bool:

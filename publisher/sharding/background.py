@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from skerry.publisher.background import BackgroundPublisher, Backlog, BacklogPolicy
 from skerry.publisher.sharding.fabric import Fabric
+from skerry.publisher.sharding.moves import Leaves
 from skerry.publisher.sharding.plan import TensorPart
-from skerry.publisher.sharding.publisher import ShardedPublisher, Snapshot
+from skerry.publisher.sharding.publisher import ShardedPublisher
 from skerry.publisher.sharding.report import ShardedReport
 
 
@@ -18,7 +19,7 @@ def beside_training(
     *,
     waiting: int = 1,
     published: Callable[[ShardedReport], None] = lambda report: None,
-) -> BackgroundPublisher[Snapshot, ShardedReport]:
+) -> BackgroundPublisher[Leaves, ShardedReport]:
     """Return what publishes `parts` of a step while training goes on.
 
     `front` joins the same ranks as the publisher's fabric and is another one: copies are exchanged

@@ -9,7 +9,7 @@ from skerry.bulletin.writer import BulletinWriter
 from skerry.codec.digest import Bytes, leaf_count
 from skerry.codec.pack import leaf_range
 from skerry.publisher.sharding.fabric import Fabric
-from skerry.publisher.sharding.leaves import Leaves
+from skerry.publisher.sharding.moves import Leaves
 from skerry.publisher.sharding.plan import Leaf, ShardPlan
 
 

@@ -10,6 +10,9 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Protocol
+
+import numpy as np
 
 from skerry.codec.digest import LEAF_BYTES, Bytes
 from skerry.codec.header import tensor_bytes
@@ -20,15 +23,45 @@ from skerry.publisher.errors import ShardMismatch
 Leaf = tuple[int, int]  # tensor, a number in the layout's table; leaf number
 
 
+class Producer(Protocol):
+    """Bytes that are made where they are to lie, as by a cast: nothing in between is kept."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def by_any_thread(self) -> bool:
+        """Whether several threads may produce pieces at a time; if not, the caller's alone does."""
+        ...
+
+    def produce(self, start: int, stop: int, out: Bytes) -> None:
+        """Write bytes [start, stop) to `out`; both are borders of words."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPart:
-    """Bytes of a tensor from `start` on, in served precision, shape [n]; `shape` is the whole's."""
+    """Bytes of a tensor from `start` on, in served precision; `shape` is that of the whole.
+
+    `data` may share the memory of the weights: it is what they are when it is copied.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     start: int
-    data: Bytes
+    data: Bytes | Producer
+
+    def copy(self, start: int, stop: int, out: Bytes) -> None:
+        """Write its bytes [start, stop), counted from its own first one, to `out`."""
+        if isinstance(self.data, np.ndarray):
+            out[:] = self.data[start:stop]
+        else:
+            self.data.produce(start, stop, out)
+
+    @property
+    def by_any_thread(self) -> bool:
+        return isinstance(self.data, np.ndarray) or self.data.by_any_thread
 
     @property
     def held(self) -> Held:

@@ -1,6 +1,6 @@
 """A version from many ranks, in an order in which a rank that dies leaves nothing visible:
 
-1. the ranks agree on the parent; each copies its parts and gets the bytes of its own leaves;
+1. each rank copies its parts and gets the bytes of its own leaves; they agree on the parent;
 2. each encodes its leaves against its own leaves of the parent, and proves the patch;
 3. the committer, rank 0, decides the form; each rank uploads its pack and hands over a receipt;
 4. the committer checks the receipts, uploads layout and manifest, and commits;
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from skerry.bulletin.patience import Patience
@@ -23,7 +22,7 @@ from skerry.bulletin.signing import Signer
 from skerry.bulletin.store import ObjectStore
 from skerry.bulletin.uploads import Uploads
 from skerry.bulletin.writer import DEFAULT_PATIENCE, BulletinWriter, new_nonce
-from skerry.codec.digest import Bytes, Digest, digest_bytes
+from skerry.codec.digest import Digest, digest_bytes
 from skerry.codec.encode import EncodedPack
 from skerry.codec.level import Level
 from skerry.publisher.config import PublisherConfig
@@ -31,15 +30,8 @@ from skerry.publisher.errors import ShardMismatch
 from skerry.publisher.sharding.committer import Committer, Head, Offer, joined
 from skerry.publisher.sharding.fabric import Fabric, agree
 from skerry.publisher.sharding.full import put_full, send_leaves
-from skerry.publisher.sharding.leaves import (
-    Digests,
-    Leaves,
-    collect,
-    digest_leaves,
-    encode_leaves,
-    outgoing,
-    prove_leaves,
-)
+from skerry.publisher.sharding.leaves import Snapshot, encode_leaves, measure, prove_leaves
+from skerry.publisher.sharding.moves import Leaves, Moves
 from skerry.publisher.sharding.plan import ShardPlan, TensorPart, plan_shards
 from skerry.publisher.sharding.report import ShardedReport
 
@@ -48,14 +40,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMMITTER = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """This rank's leaves of one version: copies of what it owns."""
-
-    leaves: Leaves
-    digests: Digests
 
 
 class ShardedPublisher:
@@ -85,6 +69,7 @@ class ShardedPublisher:
         self._level = Level.DEFAULT if config.level == "auto" else Level(config.level)
         self._uploads = Uploads(store, nonce=new_nonce)
         self._layout = digest_bytes(plan.layout.to_bytes())
+        self._moves = Moves(plan, fabric, threads=config.threads)
         self._known: dict[Digest, Snapshot] = {}  # by version digest: the parent, perhaps its heir
 
     @classmethod
@@ -149,11 +134,11 @@ class ShardedPublisher:
         for bit; if not, the next version is a full one.
         """
         head = self._ask(lambda committer: committer.resume(step))
-        taken = self.take(parts)
-        offers = agree(self._fabric, lambda: _offer_of(taken))
+        taken, measured = self.take(parts), list[Snapshot]()
+        offers = agree(self._fabric, lambda: self._first_offer(taken, measured))
         whole = joined(self.plan, offers).version()
         same = (head.weights, head.layout) == (whole, self._layout)
-        self._known = {whole: taken} if same else {}
+        self._known = {whole: measured[0]} if same else {}
         return same
 
     def publish(
@@ -166,41 +151,36 @@ class ShardedPublisher:
         """
         return self.publish_taken(self.take(parts), step=step, force_full=force_full)
 
-    def publish_taken(
-        self, taken: Snapshot, *, step: int, force_full: bool = False
-    ) -> ShardedReport:
+    def publish_taken(self, taken: Leaves, *, step: int, force_full: bool = False) -> ShardedReport:
         """Publish what `take` has returned on every rank, as `publish` does."""
         if len(calls := set(agree(self._fabric, lambda: (step, force_full)))) != 1:
             raise ShardMismatch("step", f"the ranks publish different ones: {sorted(calls)}")
         head = self._ask(lambda committer: committer.head())
-        encoded: list[EncodedPack | None] = []
-        offers = agree(self._fabric, lambda: self._offer(head, taken, encoded))
+        measured, packs = list[Snapshot](), list[EncodedPack]()
+        offers = agree(self._fabric, lambda: self._offer(head, taken, measured, packs))
         decision = self._ask(lambda committer: committer.decide(head, offers, forced=force_full))
-        pack = encoded[0] if decision.patch else None
+        pack = packs[0] if packs and decision.patch else None
         receipts = agree(self._fabric, lambda: self._upload(pack))
-        full = self._full(taken.leaves) if decision.full else None
+        full = self._full(taken) if decision.full else None
         result = joined(self.plan, offers).version()
         # Until the record is known to be in the log, either may be what comes next is made against.
         self._known = {d: s for d, s in self._known.items() if d == head.weights}
-        self._known[result] = taken
+        self._known[result] = measured[0]
         commit = self._ask(
             lambda committer: committer.commit(head, step, offers, decision, receipts, full)
         )
-        self._known = {result: taken}
+        self._known = {result: measured[0]}
         report = ShardedReport.of(commit, decision, receipts)
         if self._committer is not None:
             logger.info("published %s", report)
         return report
 
-    def take(self, parts: Sequence[TensorPart], front: Fabric | None = None) -> Snapshot:
+    def take(self, parts: Sequence[TensorPart], front: Fabric | None = None) -> Leaves:
         """Copy the parts, and get the leaves that this rank owns; the parts may change then.
 
         With a `front`, another fabric of the same ranks, versions may be on their way meanwhile.
         """
-        fabric, buffers = front or self._fabric, list[Bytes]()
-        agree(fabric, lambda: buffers.extend(outgoing(self.plan, fabric, parts)))
-        leaves = collect(self.plan, fabric, buffers)
-        return Snapshot(leaves=leaves, digests=digest_leaves(leaves))
+        return self._moves.take(front or self._fabric, parts)
 
     def _ask(self, work: Callable[[Committer], T]) -> T:
         """Have the committer do something; return its result on every rank."""
@@ -210,39 +190,49 @@ class ShardedPublisher:
         assert result is not None
         return result
 
-    def _offer(self, head: Head, taken: Snapshot, encoded: list[EncodedPack | None]) -> Offer:
+    def _offer(
+        self, head: Head, taken: Leaves, measured: list[Snapshot], packs: list[EncodedPack]
+    ) -> Offer:
+        """Return what this rank has for the next version; add it to `measured`, its patch to
+        `packs`.
+        """
         before = None if head.weights is None else self._known.get(head.weights)
         if before is None or head.weights is None or head.layout != self._layout:
-            encoded.append(None)
-            return _offer_of(taken)
-        pack = encode_leaves(
+            return self._first_offer(taken, measured)
+        new, pack = encode_leaves(
             self.plan,
-            before.leaves,
-            taken.leaves,
-            taken.digests,
+            before,
+            taken,
             base=head.weights,
             level=self._level,
             threads=self._config.threads,
         )
         if self._config.verify:
-            prove_leaves(
-                self.plan,
-                pack,
-                before.leaves,
-                before.digests,
-                taken.digests,
-                threads=self._config.threads,
-            )
-        encoded.append(pack)
+            prove_leaves(self.plan, pack, before, new.digests, threads=self._config.threads)
+        measured.append(new)
+        if pack is not None:
+            packs.append(pack)
         return Offer(
-            digests=taken.digests,
+            digests=new.digests,
             compared=True,
             pack=None if pack is None else digest_bytes(pack.data),
             nbytes=0 if pack is None else len(pack.data),
             changed=frozenset(
-                leaf for leaf, digest in taken.digests.items() if before.digests[leaf] != digest
+                leaf for leaf, digest in new.digests.items() if before.digests[leaf] != digest
             ),
             stats=() if pack is None else pack.stats,
+        )
+
+    def _first_offer(self, taken: Leaves, measured: list[Snapshot]) -> Offer:
+        """Return the offer of a rank that has nothing to compare with."""
+        measured.append(measure(taken, threads=self._config.threads))
+        return Offer(
+            digests=measured[0].digests,
+            compared=False,
+            pack=None,
+            nbytes=0,
+            changed=frozenset(),
+            stats=(),
         )
 
     def _upload(self, pack: EncodedPack | None) -> ObjectRef | None:
@@ -258,10 +248,3 @@ class ShardedPublisher:
             return None
 
         return agree(self._fabric, stream)[COMMITTER]
-
-
-def _offer_of(taken: Snapshot) -> Offer:
-    """Return the offer of a rank that has nothing to compare with."""
-    return Offer(
-        digests=taken.digests, compared=False, pack=None, nbytes=0, changed=frozenset(), stats=()
-    )

@@ -12,5 +12,7 @@ def test_the_same_loop_runs_with_and_without_publishing() -> None:
     assert len(found["blocked_s"]) == 4
     assert found["without_s"] > 0
     assert found["ratio"] == found["with_s"] / found["without_s"]
+    assert found["overlap"] == found["beside_s"] / found["without_s"]
+    assert 0 < found["changed"] < 1
     assert found["blocked_s_per_gb"] > 0
     assert found["copied_s_per_gb"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import MemoryStore
+from skerry.codec.parallel import ordered
 from skerry.publisher import Checkpoint, Publisher, PublisherConfig
 from skerry.publisher.apply_file import apply_patch_file
 from skerry.publisher.audit import audit
+from skerry.publisher.background import BackgroundPublisher
 from skerry.publisher.draft import encode, prove
 from skerry.publisher.patch_file import MeasuredCheckpoint, PatchFile, make_patch
 from skerry.publisher.threads import thread_count, usable_cpus
@@ -95,3 +98,19 @@ def test_patch_files_do_not_depend_on_threads(tmp_path: Path) -> None:
         assert apply_patch_file(directory, PatchFile.parse(data), threads=threads)
         assert read_tree(directory) == new.files()
     assert len(files) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own here")
+def test_training_comes_before_the_thread_that_publishes_and_those_it_starts() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def publish(weights: None, step: int) -> list[int]:
+        return [niceness(), *ordered(lambda _: niceness(), range(4), 2)]
+
+    before, told = niceness(), list[list[int]]()
+    with BackgroundPublisher(publish, lambda: None, published=told.append) as background:
+        background.publish(1)
+        background.flush()
+    assert niceness() == before
+    assert told == [[max(before, 10)] * 5]

@@ -1,8 +1,8 @@
-"""A run on several ranks: `torchrun -m tests.trainer.hugging_face_run ROOT ddp|fsdp2`.
+"""Runs on several ranks: `torchrun -m tests.trainer.hugging_face_run ROOT`.
 
 DDP is Transformers' own trainer.  It has no FSDP on CPUs: there the callback's events come from
 a loop of our own over a model that torch has sharded.  Rank 0 writes what each version must be, the
-whole model cast, to ROOT/oracle/STEP.
+whole model cast, to ROOT/ddp/oracle/STEP, and to ROOT/fsdp2/oracle/STEP.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ def train(model: Any, callbacks: list[Any], out: Path) -> None:
 
 
 def train_sharded(model: Any, callbacks: list[Any]) -> None:
-    dist.init_process_group("gloo")
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
     events = CallbackHandler(callbacks, model, None, optimizer, None)
@@ -70,20 +69,22 @@ def train_sharded(model: Any, callbacks: list[Any]) -> None:
 
 
 def main() -> None:
-    root, how = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2,
-        )
-    )  # fmt: skip
-    callbacks = [Gathering(root / "oracle"), PublishingCallback(str(root / "bulletin"))]
-    if how == "fsdp2":
-        train_sharded(model, callbacks)
-    else:
-        train(model, callbacks, root / "out")
+    dist.init_process_group("gloo")
+    for how in ("ddp", "fsdp2"):
+        root = Path(sys.argv[1]) / how
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                num_attention_heads=4, num_key_value_heads=2,
+            )
+        )  # fmt: skip
+        callbacks = [Gathering(root / "oracle"), PublishingCallback(str(root / "bulletin"))]
+        if how == "fsdp2":
+            train_sharded(model, callbacks)
+        else:
+            train(model, callbacks, root / "out")
     dist.destroy_process_group()
 
 

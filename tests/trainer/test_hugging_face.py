@@ -123,16 +123,24 @@ def test_every_step_is_a_version_of_what_save_pretrained_writes(
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.to(torch.bfloat16))
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
-def test_two_ranks_publish_the_whole_model(how: str, tmp_path: Path) -> None:
-    done = torchrun(2, "tests.trainer.hugging_face_run", str(tmp_path), how)
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run on two ranks, both ways one after the other: most of it is the start."""
+    root = tmp_path_factory.mktemp("two-ranks")
+    done = torchrun(2, "tests.trainer.hugging_face_run", str(root))
     assert done.returncode == 0, done.stderr[-4000:]
-    reader = follow(tmp_path)
+    return root
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+def test_two_ranks_publish_the_whole_model(how: str, two_ranks: Path) -> None:
+    root = two_ranks / how
+    reader = follow(root)
     assert [commit.step for commit in reader.state.commits.values()] == [0, 1, 2, 3]
     for version in reader.state.commits:
-        pull(reader, tmp_path / "pulled" / str(version), version)
-        served = load_file(tmp_path / "pulled" / str(version) / "model.safetensors")
-        whole = load_file(tmp_path / "oracle" / f"{version}.safetensors")
+        pull(reader, root / "pulled" / str(version), version)
+        served = load_file(root / "pulled" / str(version) / "model.safetensors")
+        whole = load_file(root / "oracle" / f"{version}.safetensors")
         assert served.keys() == whole.keys()
         assert all(torch.equal(served[name], tensor) for name, tensor in whole.items())
 

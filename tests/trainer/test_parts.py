@@ -6,7 +6,6 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from skerry.codec.digest import Bytes
 from skerry.publisher.arrays import as_served
 from skerry.publisher.errors import RankFailed
-from skerry.publisher.sharding import TensorPart
+from skerry.publisher.sharding import Alone, TensorPart
 from skerry.trainer.parts import Shard, flat_parts, serve_shards
 from skerry.trainer.served import Form, Rule, RuleSet, Scales, serve
 from tests.publisher.sharding.world import ThreadFabric, on_ranks
@@ -24,7 +23,7 @@ def joined(parts: list[TensorPart], nbytes: int) -> Bytes:
     """Put parts together; each byte must be there once."""
     whole, times = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     for part in parts:
-        whole[part.start : part.start + part.data.size] = part.data
+        part.copy(0, part.data.size, whole[part.start : part.start + part.data.size])
         times[part.start : part.start + part.data.size] += 1
     assert (times == 1).all()
     return whole
@@ -107,15 +106,16 @@ def test_a_nan_on_one_rank_is_refused_on_all_with_the_tensor_named() -> None:
         assert "l.weight" in str(error)
 
 
-@pytest.mark.parametrize("form", [Form.BF16, Form.KEEP])
-def test_parts_are_copies(form: Form) -> None:
-    whole = torch.ones(4, 4, dtype=torch.bfloat16)
-    rules = RuleSet(rules=(Rule(pattern="*", form=form),))
-
-    def work(fabric: ThreadFabric) -> list[TensorPart]:
-        return serve_shards(rules, [rows_of("w", whole, fabric.rank, 1)], fabric)
-
-    [part] = on_ranks(1, work)[0]
-    before = part.data.copy()
-    whole.zero_()
-    assert np.array_equal(part.data, before)
+@given(st.data())
+def test_a_part_that_is_cast_when_it_is_copied_is_the_same_in_pieces(data: st.DataObject) -> None:
+    words = data.draw(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
+    values = torch.from_numpy(np.array(words, np.uint32).view(np.float32))
+    rules = data.draw(st.sampled_from([RuleSet.of(["*=BF16"]), RuleSet.of(["*=KEEP"])]))
+    [part] = serve_shards(rules, [Shard.of("w", values)], Alone())
+    [whole] = serve(rules, [("w", values)]).values()
+    word = whole.raw.size // len(words)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(words)))) | {0, len(words)})
+    found = np.zeros_like(whole.raw)
+    for start, stop in pairwise(cuts):
+        part.copy(start * word, stop * word, found[start * word : stop * word])
+    assert np.array_equal(found, whole.raw)

@@ -76,6 +76,10 @@ def test_a_nan_at_any_place_of_a_long_tensor_is_found() -> None:
     assert np.count_nonzero(bits == 0x3F80) == 3_000_001 - 4
 
 
+def test_a_tensor_without_elements_is_cast_to_one_without() -> None:
+    assert bf16_bits(torch.ones(0, 3)).shape == (0, 3)
+
+
 def test_only_float32_is_cast() -> None:
     with pytest.raises(TypeError, match="float32"):
         bf16_bits(torch.ones(3, dtype=torch.float64))

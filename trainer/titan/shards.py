@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from skerry.trainer.errors import Unservable
-from skerry.trainer.parts import Shard
+from skerry.trainer.parts import Shard, local_values
 from skerry.trainer.titan.rows import HfTensor, native_tensors
 
 
@@ -57,8 +57,7 @@ class LocalShards:
     def now(self) -> Iterator[Shard]:
         """Yield the shards as the weights are now; they may share the weights' memory."""
         for part, pieces in zip(self._parts, self._pieces, strict=True):
-            native = native_tensors(part)
-            local = {name: _by_rows(Shard.of(name, native[name]).values) for name in native}
+            local = {n: _by_rows(local_values(t)) for n, t in native_tensors(part).items()}
             for piece in pieces:
                 rows = local[piece.native][piece.chosen]
                 for run in piece.runs:

@@ -33,10 +33,16 @@ class PublishingTrainer(Trainer):  # type: ignore[misc]
         self.publishing.start(self.step - 1)  # the checkpoint is loaded by now
         super().train_step(data_iterator)
         self.publishing.publish(self.step)
+        if self._checkpoint_follows():
+            self.publishing.flush()
+
+    def _checkpoint_follows(self) -> bool:
+        """Say whether torchtitan writes a checkpoint of this step."""
         checkpoint = self.config.checkpoint
         first = self.step == 1 and checkpoint.enable_first_step_checkpoint
-        if checkpoint.enable and (first or self.step % checkpoint.interval == 0):
-            self.publishing.flush()
+        last = self.step == self.config.training.steps
+        due = first or last or self.step % checkpoint.interval == 0
+        return bool(checkpoint.enable and due)
 
     def train(self) -> None:
         super().train()
