@@ -26,6 +26,7 @@ class Agent:
     names: tuple[str, ...]
     disk: Record = field(default_factory=Record)
     mirror: Served | None = None
+    recorded: Served | None = None  # what the mirror is to become, any time now
     up: bool = True
     member: Member = field(init=False)
     coordinator: Coordinator = field(init=False)
@@ -80,8 +81,9 @@ class Agent:
         if outcome != "ok":
             self.member.failed(ballot, outcome)
         elif effect.do is Do.PREPARE:
-            self.mirror = target
+            self.recorded = target
             if self.label is None:
+                self.follow()
                 self.holds = target
             self.member.prepared(ballot)
         else:
@@ -89,6 +91,10 @@ class Agent:
             if not self.member.installed(ballot):
                 self.holds, self.paused = before, False
         self.disk = self.member.record
+
+    def follow(self) -> None:
+        """The mirror becomes what is recorded."""
+        self.mirror = self.recorded or self.mirror
 
     def withdraw(self) -> None:
         """It was paused for too long: out of service, so that its engine may run."""
@@ -202,6 +208,7 @@ class World:
                     agent.work(0, "ok")
                     self.check()
             for agent in self.agents.values():
+                agent.follow()
                 agent.rejoin()
                 self.check()
             if self.is_done():
