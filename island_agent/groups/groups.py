@@ -182,7 +182,7 @@ class Groups:
             engine = self._fleet.engines.get(name)
             if engine is None:
                 raise ValueError(f"group {group}: agent {self._me} has no engine {name}")
-            if not hasattr(engine, "undo"):
+            if getattr(engine, "undo", None) is None:
                 raise ValueError(
                     f"group {group}: engine {name} cannot take an install back, so that its group "
                     "could not fall back to the old version: it must not be in one"
