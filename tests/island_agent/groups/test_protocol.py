@@ -282,3 +282,47 @@ def test_an_agent_that_has_not_voted_serves_on_though_nobody_is_heard() -> None:
     world.agents["a"].crash()
     world.agents["b"].give_up()
     assert world.agents["b"].admits == served(0)
+
+
+def test_nothing_is_decided_before_every_agent_has_voted() -> None:
+    world = at(0)
+    in_order(world, until=Phase.COMMIT)
+    for agent in world.agents.values():
+        world.send("a")
+        while world.network:
+            world.deliver(world.network.pop(0))
+        assert world.agents["a"].coordinator.phase is Phase.COMMIT
+        agent.work(0, "ok")
+    world.send("a")
+    while world.network:
+        world.deliver(world.network.pop(0))
+    assert world.agents["a"].coordinator.phase is Phase.DECIDE
+
+
+def test_a_vote_outlives_the_agent_that_gave_it() -> None:
+    """Its mirror is still at the old version, and it may not serve that any more."""
+    world = at(0)
+    in_order(world, until=Phase.DECIDE)
+    voter = world.agents["b"]
+    voter.crash()
+    voter.start()
+    assert voter.mirror == served(0)
+    voter.rejoin()
+    assert voter.admits is None
+
+
+def test_a_decision_outlives_the_coordinator_that_wrote_it() -> None:
+    world = at(0)
+    in_order(world, until=Phase.TEACH)
+    world.send("a")
+    for message in world.network:
+        if isinstance(message, Asked) and message.agent == "b":
+            world.deliver(message)
+    world.network.clear()
+    assert world.agents["b"].admits == served(1)
+    for agent in world.agents.values():
+        agent.crash()
+    world.agents["a"].start()  # and nobody else, who could tell it
+    world.begin("a", ())
+    settle(world, "a")
+    assert world.agents["a"].disk.serves == served(1)
