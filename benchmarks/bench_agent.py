@@ -23,6 +23,7 @@ import numpy as np
 import typer
 
 from skerry.benchmarks.memory import MemorySampler, status_bytes
+from skerry.benchmarks.options import AsJson
 from skerry.benchmarks.submission import Submission
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import LocalStore
@@ -98,7 +99,7 @@ def agent(
     directory: Annotated[
         Path | None, typer.Option(help="Where bulletin and mirror are; default: the temporary one.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take an agent from version to version, and see what it needs."""
     submission = Submission("agent", {"gb": gb, "density": density, "versions": versions})

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from skerry.benchmarks.options import AsJson
 from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.reader import BulletinReader
@@ -145,7 +146,7 @@ def behind(
     megabytes: Annotated[float, typer.Option(min=0.1, help="Of BF16 weights.")] = 100.0,
     versions: Annotated[int, typer.Option(min=1, help="That the agent is behind.")] = 64,
     density: Annotated[float, typer.Option(min=1e-6, max=0.5, help="Changed by a step.")] = 0.005,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Have an agent catch up with many versions at once, and count what it fetches."""
     submission = Submission(

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 import typer
 
+from skerry.benchmarks.options import AsJson
 from skerry.benchmarks.painted import NoBrowser, Painted, browse
 from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.synthetic_run import SIGNER, Shape, make_run
@@ -188,7 +189,7 @@ def inspect(
     versions: Annotated[int, typer.Option(min=100, help="Versions of the run.")] = 5000,
     islands: Annotated[int, typer.Option(min=1, max=4096, help="Islands.")] = 200,
     count: Annotated[int, typer.Option(min=10, help="Requests of each quick kind.")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the inspection service and its page on a long made-up run."""
     settings = {"versions": versions, "islands": islands, "count": count}

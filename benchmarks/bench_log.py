@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from skerry.benchmarks.options import AsJson
 from skerry.benchmarks.submission import Submission
 from skerry.bulletin import keys
 from skerry.bulletin.cost import COST_LIMIT_BYTES, CostLog
@@ -213,7 +214,7 @@ def _told(what: str) -> Iterator[None]:
 def log(
     records: Annotated[int, typer.Option(min=2, help="Of the log that is read.")] = 10_000,
     round_trip_ms: Annotated[float, typer.Option(min=0, help="Of every request.")] = 80.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read a long log afresh, and count what publishing and following cost."""
     submission = Submission("log", {"records": records, "round_trip_ms": round_trip_ms})

@@ -27,6 +27,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from skerry.benchmarks.agent_process import AgentProcess
+from skerry.benchmarks.options import AsJson
 from skerry.benchmarks.submission import Submission
 from skerry.benchmarks.walk import Walk
 from skerry.bulletin.errors import InvalidKey
@@ -170,7 +171,7 @@ def relay(
     agents: Annotated[int, typer.Option(min=1, help="Behind the relay.")] = 100,
     megabytes: Annotated[float, typer.Option(min=0.1, help="Of BF16 weights.")] = 20.0,
     versions: Annotated[int, typer.Option(min=1, help="That follow the first.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put many agents behind one relay, and count what crosses the WAN."""
     settings = {"agents": agents, "megabytes": megabytes, "versions": versions}

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from skerry.benchmarks.options import numbers
+from skerry.benchmarks.options import AsJson, Save, numbers
 from skerry.benchmarks.road.link import LinkUnavailable
 from skerry.benchmarks.road.links import LINKS, parse
 from skerry.benchmarks.road.messages import end_in_order
@@ -46,10 +46,8 @@ def road(
         list[str] | None, typer.Option(show_default="cubic", help="Of TCP. Repeatable.")
     ] = None,
     memory: Annotated[bool, typer.Option("--memory/--disk", help="Where the mirror is.")] = True,
-    save: Annotated[
-        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Write the result there.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time versions from commit to served over emulated links, beside what others send."""
     try:

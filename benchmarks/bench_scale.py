@@ -12,12 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from skerry.benchmarks.options import numbers
+from skerry.benchmarks.options import AsJson, Save, numbers
 from skerry.benchmarks.scale.calibrate import (
     Checked,
     as_rows,
@@ -46,11 +45,11 @@ DEPLOYMENTS = (
 def scale(
     calibrate: Annotated[
         str, typer.Option(metavar="LIST", help="Megabytes of the runs to calibrate with.")
-    ] = "40,240",
+    ] = "80,240,640",
     at: Annotated[str, typer.Option(metavar="LIST", help="Their densities, in percent.")] = "0.2,1",
     checked: Annotated[
         str, typer.Option(metavar="LIST", help="Megabytes of the runs to hold the model against.")
-    ] = "80,160,400",
+    ] = "120,400,800",
     density: Annotated[float, typer.Option(min=1e-4, max=50, help="Theirs, in percent.")] = 0.5,
     rounds: Annotated[int, typer.Option(min=1, help="Turns; the least of each is kept.")] = 3,
     versions: Annotated[int, typer.Option(min=1, help="Of a run; the fastest counts.")] = 6,
@@ -69,10 +68,8 @@ def scale(
         float, typer.Option(min=0.01, help="Of a host over this machine, all cores of both.")
     ] = 8.0,
     relays: Annotated[bool, typer.Option(help="A relay in each region.")] = True,
-    save: Annotated[
-        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Write the result there.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate the model of docs/scale.md here, check it, and ask it about large deployments."""
     kernel.use_from(os.environ)

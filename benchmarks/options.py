@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
 N = TypeVar("N", int, float)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Save = Annotated[
+    Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Write the result there.")
+]
 
 
 def numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:

@@ -26,6 +26,7 @@ _FIELDS: Mapping[str, Any] = {
     "date": str, "seconds": (int, float), "machine": dict, "by": (str, type(None)),
     "notes": (str, type(None)),
 }  # fmt: skip
+_STATUS = ("status", "--porcelain", "-uno", "--")
 _OF_MACHINE = ("cpu", "cores", "memory_bytes", "system", "load", "kernel", "python")
 
 
@@ -97,7 +98,10 @@ def _arguments(benchmark: str) -> list[str]:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that this is, with + if files differ; None elsewhere."""
+    """Return the commit of the checkout that this is, with + if files other than results differ.
+
+    None elsewhere.
+    """
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:
@@ -110,6 +114,7 @@ def _commit() -> str | None:
         tracked = git("ls-files", Path(__file__).name)
         if not tracked:
             return None  # installed inside a checkout of something else
-        return git("rev-parse", "HEAD") + "+" * bool(git("status", "--porcelain", "-uno"))
+        changed = git(*_STATUS, ":/", f":(exclude,top){here.name}/results")
+        return git("rev-parse", "HEAD") + "+" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -53,6 +53,7 @@ def _curve(changes: Sequence[Changed]) -> Draw:
         early, settled = _FIELD
         axes.axhspan(settled, early, color="C1", alpha=0.12, label="FP8 as others report")
         axes.set_yscale("log")
+        axes.locator_params(axis="x", integer=True)
         axes.set_xlabel("step")
         axes.set_ylabel("changed words of that dtype, %")
         rate = axes.twinx()

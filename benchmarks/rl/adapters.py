@@ -9,9 +9,10 @@ with what was published, byte for byte.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from typing import Annotated
 import typer
 
 from skerry.benchmarks.engine_gate import EngineGate
+from skerry.benchmarks.options import AsJson, Save
 from skerry.benchmarks.submission import Submission, write
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import open_store
@@ -177,10 +179,8 @@ def adapters(
     prompts: Annotated[int, typer.Option(min=2, max=8, help="Groups of a step.")] = 4,
     samples: Annotated[int, typer.Option(min=2, help="Rollouts of a group.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of a rollout.")] = 12,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", dir_okay=False, metavar="FILE", help="Write the results there."),
-    ] = None,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a LoRA once, publish it as adapters and merged, and count what followers download."""
     settings = Settings(
@@ -190,7 +190,19 @@ def adapters(
     submission = Submission("rl adapters", asdict(settings))
     with tempfile.TemporaryDirectory(prefix="skerry-lora-") as work:
         versions = asyncio.run(measure(settings, Path(work)))
-    print(f"{model}, LoRA of rank {rank} on all projections, lr {lr:g}\n")
+    document = submission.document({"versions": [asdict(version) for version in versions]})
+    if save is not None:
+        write(save, document)
+    if as_json:
+        print(json.dumps(document))
+    else:
+        _say(settings, versions)
+
+
+def _say(settings: Settings, versions: Sequence[Version]) -> None:
+    print(
+        f"{settings.model}, LoRA of rank {settings.rank} on all projections, lr {settings.lr:g}\n"
+    )
     print("| step | reward | adapter | B | changed | of its full | merged | B | changed | ratio |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for version in versions:
@@ -202,9 +214,6 @@ def adapters(
             f"| {m.nbytes / a.nbytes:.2f} |"
         )
     print("\nboth runs were followed to their last version, and every file is what was published")
-    if json_file is not None:
-        found = {"versions": [asdict(version) for version in versions]}
-        write(json_file, submission.document(found))
 
 
 def _share(wire: Wire) -> str:

@@ -22,8 +22,9 @@ import torch
 import typer
 
 from skerry.benchmarks.engine_gate import EngineGate
+from skerry.benchmarks.options import AsJson, Save
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval
-from skerry.benchmarks.submission import Submission
+from skerry.benchmarks.submission import Submission, write
 from skerry.inference.models.llama import Llama
 from skerry.inference.models.moe import Recorder
 from skerry.inference.routed import decode_routed
@@ -152,7 +153,8 @@ def replay(
     lr: Annotated[float, typer.Option(min=0, help="AdamW's learning rate.")] = 1e-4,
     layers: Annotated[int, typer.Option(min=1)] = 4,
     experts: Annotated[int, typer.Option(min=2, help="Of which a token gets two.")] = 16,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare trainer and engine on a sparse model, with and without router replay."""
     settings = {"seeds": seeds, "steps": steps, "lr": lr, "layers": layers, "experts": experts}
@@ -164,8 +166,11 @@ def replay(
             source = tiny_moe(seed, layers=layers, dim=_DIM, experts=experts, std=1 / _DIM**0.5)
             run = measure(source, seed=seed, lag=lag, steps=steps, lr=lr)
             found.append(asyncio.run(run))
+    document = submission.document({"runs": [asdict(one) for one in found]})
+    if save is not None:
+        write(save, document)
     if as_json:
-        print(json.dumps(submission.document({"runs": [asdict(one) for one in found]})))
+        print(json.dumps(document))
         return
     print(f"{layers} layers, 2 of {experts} experts, lr {lr:g}, {steps} steps; nats a token\n")
     print("| lag | seed | tokens | rerouted | KL, own | KL, replay | of it | apart | replay |")

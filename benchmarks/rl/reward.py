@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
+from skerry.benchmarks.options import AsJson, Save
 from skerry.benchmarks.rl.islands import two_islands
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval, quarters
 from skerry.benchmarks.submission import Submission, write
@@ -138,10 +140,8 @@ def reward(
     max_off_policy_steps: Annotated[
         int, typer.Option(min=1, help="How old a rollout may be when it is learned from.")
     ] = 2,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", dir_okay=False, metavar="FILE", help="Write the results there."),
-    ] = None,
+    save: Save = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train over two islands that are one version apart, once for each seed."""
     settings = Settings(
@@ -157,9 +157,13 @@ def reward(
     gain, total = interval([run.last - run.first for run in runs]), Tally()
     for run in runs:
         total.add(run.tally)
-    _say(settings, runs, gain, total)
-    if json_file is not None:
-        write(json_file, submission.document(_results(runs, gain, total)))
+    document = submission.document(_results(runs, gain, total))
+    if save is not None:
+        write(save, document)
+    if as_json:
+        print(json.dumps(document))
+    else:
+        _say(settings, runs, gain, total)
 
 
 def _results(runs: list[Run], gain: Interval, total: Tally) -> dict[str, Any]:

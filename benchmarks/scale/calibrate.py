@@ -84,8 +84,9 @@ def sizes_by_density(megabytes: float, tell: Tell) -> list[tuple[float, float]]:
 def rates_of(seen: Sequence[Seen], ladder: Sequence[tuple[float, float]]) -> Rates:
     """Return the rates that fit some real runs best."""
 
-    def fit(cost: Callable[[Seen], float]) -> Linear:
-        return fitted([(one.weights_bytes, one.changed, cost(one)) for one in seen])
+    def fit(cost: Callable[[Seen], float], *, grows: bool = True) -> Linear:
+        points = [(one.weights_bytes, one.changed, cost(one)) for one in seen]
+        return fitted(points, grows=grows)
 
     return Rates(
         publish_s=fit(lambda one: one.publish_s),
@@ -93,7 +94,8 @@ def rates_of(seen: Sequence[Seen], ladder: Sequence[tuple[float, float]]) -> Rat
         follow_s=fit(lambda one: one.follow_s),
         follow_cpu_s=fit(lambda one: one.follow_cpu_s),
         publisher_bytes=fit(lambda one: one.publisher_bytes),
-        agent_bytes=fit(lambda one: one.agent_bytes),
+        # Leaves pass through, however many: what is kept of a version is its changes.
+        agent_bytes=fit(lambda one: one.agent_bytes, grows=False),
         bytes_per_changed=tuple(ladder),
         puts=_mean(one.puts for one in seen),
         gets=_mean(one.gets for one in seen),

@@ -22,14 +22,15 @@ class Linear:
         return self.fixed + work / speedup
 
 
-def fitted(points: Sequence[tuple[float, float, float]]) -> Linear:
+def fitted(points: Sequence[tuple[float, float, float]], *, grows: bool = True) -> Linear:
     """Return what is nearest to points (bytes of weights, changed words, cost) in relative terms.
 
     No part is negative: time does not run backwards.  One that would be is left out instead.
+    `grows` is whether there is a part of the weights: what streams has none.
     """
     parts = np.array([[1.0, weights, changed] for weights, changed, _ in points])
     cost = np.array([value for *_, value in points])
-    kept = [0, 1, 2]
+    kept = [0, 1, 2] if grows else [0, 2]
     found = np.zeros(3)
     # Every point counts by its relative error: otherwise the largest alone would decide.
     scaled = parts / cost[:, None]

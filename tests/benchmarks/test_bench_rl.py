@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from skerry.benchmarks.__main__ import app
@@ -29,7 +31,7 @@ def test_an_interval_is_students_for_few_seeds() -> None:
 def test_two_islands_a_version_apart_give_rollouts_of_two_lags(tmp_path: Path) -> None:
     file = tmp_path / "reward.json"
     words = ["rl", "reward", "--model", "tiny", "--seeds", "2", "--steps", "4", "--samples", "2"]
-    result = CliRunner().invoke(app, [*words, "--max-tokens", "4", "--json", str(file)])
+    result = CliRunner().invoke(app, [*words, "--max-tokens", "4", "--save", str(file)])
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
     for run in found["runs"]:
@@ -44,6 +46,16 @@ def test_two_islands_a_version_apart_give_rollouts_of_two_lags(tmp_path: Path) -
     assert "gain of the last quarter over the first" in result.output
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small models wait for their threads: minutes of it beside other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("lag", [0, 1])
 def test_with_replay_a_sparse_models_trainer_is_nearer_to_its_engine(lag: int) -> None:
     source = tiny_moe(0, layers=2, dim=32, experts=16, std=32**-0.5)
@@ -56,7 +68,7 @@ def test_with_replay_a_sparse_models_trainer_is_nearer_to_its_engine(lag: int) -
 def test_adapters_and_merged_weights_are_followed_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "adapters.json"
     words = ["rl", "adapters", "--model", "tiny", "--steps", "2", "--samples", "2"]
-    result = CliRunner().invoke(app, [*words, "--rank", "2", "--json", str(file)])
+    result = CliRunner().invoke(app, [*words, "--rank", "2", "--save", str(file)])
     assert result.exit_code == 0, result.output
     versions = json.loads(file.read_text())["versions"]
     assert [version["step"] for version in versions] == [0, 1, 2]

@@ -43,6 +43,14 @@ def test_a_cost_that_is_linear_is_found_again(fixed: float, weights: float, chan
     assert found.at(3.0, 1.0) == pytest.approx(law.at(3.0, 1.0), rel=1e-6)
 
 
+@given(costs, costs)
+def test_what_streams_has_no_part_of_the_weights(fixed: float, changes: float) -> None:
+    points = [(w, c, fixed + changes * c) for w in (1.0, 5.0) for c in (0.1, 2.0)]
+    found = fitted(points, grows=False)
+    assert found.of_weights == 0
+    assert all(found.at(9.0, c) == pytest.approx(cost, rel=1e-6) for _, c, cost in points)
+
+
 @given(st.lists(st.tuples(costs, costs, costs), min_size=3, max_size=6))
 def test_no_part_of_a_fit_is_negative(points: list[tuple[float, float, float]]) -> None:
     found = fitted(points)
