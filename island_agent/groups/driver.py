@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from skerry.island_agent.errors import IslandError
+from skerry.island_agent.errors import PeerLost
 from skerry.island_agent.groups.ballots import Command, Report, Verb
 from skerry.island_agent.groups.config import GroupTimes
 from skerry.island_agent.groups.coordinator import Coordinator, Phase, lessons, plan_for
@@ -20,12 +20,6 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0  # how long an agent may keep an answer back until there is news
 _AGAIN_S = 0.1  # before an agent that gave none is asked again
-
-
-class PeerLost(IslandError):
-    """Another agent of the group gave no answer, or refused to."""
-
-    acts = "the operator: is that agent there, with the same groups and the same token?"
 
 
 class Peers(Protocol):

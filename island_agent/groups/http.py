@@ -12,9 +12,8 @@ from skerry.codec.errors import FormatError
 from skerry.inference.errors import RequestInvalid
 from skerry.inference.transport import read_body
 from skerry.island_agent.control_access import error, refusal
-from skerry.island_agent.errors import DiskError
+from skerry.island_agent.errors import DiskError, PeerLost
 from skerry.island_agent.groups.ballots import Command, Report
-from skerry.island_agent.groups.driver import PeerLost
 from skerry.island_agent.groups.groups import Groups
 from skerry.island_agent.groups.messages import (
     MAX_MESSAGE_BYTES,

@@ -20,7 +20,6 @@ from skerry.island_agent.groups.ballots import (
     Ballot,
     Command,
     Record,
-    Report,
     Round,
     Served,
     Stage,
@@ -56,9 +55,6 @@ class Member:
     def may_serve(self) -> Served | None:
         """What its engines may be labelled with, when they hold it; None: nothing."""
         return None if self.record.in_doubt else self.record.serves
-
-    def report(self, wants: Served | None = None) -> Report:
-        return Report(record=self.record, round=self.round, wants=wants)
 
     def obey(self, command: Command) -> list[Effect]:
         """Take a command; one that came too late changes nothing."""

@@ -15,9 +15,9 @@ from skerry.bulletin.log import BulletinReader
 from skerry.inference.engine import InstallFailed
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.errors import PeerLost
 from skerry.island_agent.groups.ballots import Command, Verb
 from skerry.island_agent.groups.config import GroupTimes
-from skerry.island_agent.groups.driver import PeerLost
 from skerry.island_agent.groups.groups import Membership
 from skerry.island_agent.groups.http import HttpPeers
 from skerry.island_agent.groups.roster import Roster

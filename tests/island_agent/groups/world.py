@@ -57,7 +57,10 @@ class Agent:
         self.disk = self.member.record
         for effect in effects:
             self.carry_out(effect)
-        return self.member.report()
+        return self.report()
+
+    def report(self) -> Report:
+        return Report(record=self.member.record, round=self.member.round)
 
     def carry_out(self, effect: Effect) -> None:
         if effect.do in (Do.PREPARE, Do.INSTALL):
@@ -141,7 +144,7 @@ class World:
         self.wanted = served(0)
 
     def look(self, among: Sequence[str]) -> dict[str, Report]:
-        return {n: self.agents[n].member.report() for n in among if self.agents[n].up}
+        return {n: self.agents[n].report() for n in among if self.agents[n].up}
 
     def begin(self, name: str, among: Sequence[str]) -> None:
         agent = self.agents[name]
