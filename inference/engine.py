@@ -161,6 +161,20 @@ class DrainingEngine(Engine, Protocol):
         ...
 
 
+class UndoableEngine(Engine, Protocol):
+    """An engine that can go back to what it held before its last install, until it is resumed.
+
+    Only such an engine can be in a group: it may have to, because another one could not follow.
+    """
+
+    async def undo(self, update: WeightUpdate) -> None:
+        """Put the old words back, between `install` and `resume`.
+
+        Raises InstallFailed if it is too late, and the new version stays; EngineBroken otherwise.
+        """
+        ...
+
+
 class PartialEngine(Engine, Protocol):
     """An engine that reads a part of each version: one rank of several, on a host of its own.
 

@@ -141,15 +141,22 @@ class AdmissionGate:
             self._slots[ticket.engine].release(ticket)
 
     async def swap(
-        self, name: str, version: int, install: Install, *, drain_s: float | None = None
+        self,
+        name: str,
+        version: int,
+        install: Install,
+        *,
+        drain_s: float | None = None,
+        ready: Install | None = None,
     ) -> SwapReport:
         """Bring an engine to `version` by `install`, which runs while the engine is paused.
 
         Running requests that do not accept `version` end first, and no new ones enter meanwhile;
-        after `drain_s` (None: never) the rest is revoked.  Raises InstallFailed (the old label
-        stays), EngineBroken or StillPaused (the engine serves nothing until `reload`).
+        after `drain_s` (None: never) the rest is revoked.  Then `ready` may take its time, or call
+        the swap off by InstallFailed, while the engine still serves.  Raises InstallFailed (the old
+        label stays), EngineBroken or StillPaused (the engine serves nothing until `reload`).
         """
-        return await self._change(name, version, install, whole=False, drain_s=drain_s)
+        return await self._change(name, version, install, whole=False, drain_s=drain_s, ready=ready)
 
     async def reload(
         self, name: str, version: int, load: Install, *, drain_s: float | None = None
@@ -162,7 +169,14 @@ class AdmissionGate:
         return await self._change(name, version, load, whole=True, drain_s=drain_s)
 
     async def _change(
-        self, name: str, version: int, install: Install, *, whole: bool, drain_s: float | None
+        self,
+        name: str,
+        version: int,
+        install: Install,
+        *,
+        whole: bool,
+        drain_s: float | None,
+        ready: Install | None = None,
     ) -> SwapReport:
         slot = self._slots[name]
         async with slot.swapping:
@@ -172,6 +186,7 @@ class AdmissionGate:
                 install=install,
                 whole=whole,
                 drain_s=drain_s,
+                ready=ready,
                 config=self._config,
                 clock=self._clock,
                 on_end=self._report,

@@ -42,18 +42,24 @@ class SwapReport:
 
 @dataclass(slots=True, kw_only=True)
 class Swap:
-    """The change of `slot` to `version`; `whole` loads a checkpoint instead of patching words."""
+    """The change of `slot` to `version`; `whole` loads a checkpoint instead of patching words.
+
+    `ready` is awaited between the drain and the pause, while the engine still serves: it may raise
+    InstallFailed, and then nothing has changed.
+    """
 
     slot: Slot
     version: int
     install: Install
     whole: bool
     drain_s: float | None
+    ready: Install | None
     config: GateConfig
     clock: Callable[[], float]
     on_end: Callable[[SwapReport], None]
     outcome: Outcome = "failed"
     revoked: int = 0
+    _paused_at: float = 0.0
 
     async def run(self) -> SwapReport:
         """Carry it out.  Raises what `install` raises, and StillPaused."""
@@ -63,7 +69,7 @@ class Swap:
             slot.error = f"version {self.version} is being loaded"
             slot.label(None)  # loading ends running requests, so none may start
         self.revoked = await slot.drain(None if self.whole else self.version, self.drain_s)
-        drained = self.clock()
+        drained = self._paused_at = self.clock()
         try:
             await self._install()
         finally:
@@ -77,7 +83,7 @@ class Swap:
                     version=self.version,
                     outcome=self.outcome,
                     drain_s=drained - began,
-                    pause_s=self.clock() - drained,
+                    pause_s=self.clock() - self._paused_at,
                     revoked=self.revoked,
                 )
                 logger.info("engine %s: swap ended: %s", slot.name, report)
@@ -88,6 +94,9 @@ class Swap:
         """Pause and install; `outcome` then says what the weights are."""
         slot = self.slot
         try:
+            if self.ready is not None:
+                await self.ready()
+                self._paused_at = self.clock()
             slot.error = f"the swap to {self.version} was cut off"
             if not self.whole:
                 await self._pause()  # loading needs an engine that can end its requests

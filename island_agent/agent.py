@@ -26,6 +26,7 @@ from skerry.island_agent.errors import LogBehind, ObjectCorrupt, Stopped
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove
 from skerry.island_agent.fleet import Fleet
+from skerry.island_agent.groups.groups import Groups, Membership
 from skerry.island_agent.hooks import Hook, no_hook
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Target
@@ -52,11 +53,13 @@ class Agent:
         *,
         engines: Mapping[str, Engine] | None = None,
         gate: AdmissionGate | None = None,
+        membership: Membership | None = None,
         hook: Hook = no_hook,
         on_records: OnRecords = lambda state, records: None,
         on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
-        """`gate`, made for the same engines, is the one that requests go through.
+        """`gate`, made for the same engines, is the one that requests go through.  `membership`
+        has some of them switch together with those of other agents.
 
         `on_records` is told in the mirror's thread what each look at the log has verified,
         `on_doubt` when something was read that is not what it should be.
@@ -80,6 +83,8 @@ class Agent:
             limit_s=config.engine_limit_s,
             part=self._part,
         )
+        self._membership = membership
+        self._groups: Groups | None = None
         self.state.part = None if config.selection is None else str(config.selection)
         self._hook = hook
         self._on_records = on_records
@@ -102,6 +107,11 @@ class Agent:
     def scrubber(self) -> Scrubber | None:
         """What looks after the mirror's bytes; None when it was told not to."""
         return self._scrubber
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups that it is in, once it is open."""
+        return self._groups
 
     @property
     def mirror(self) -> Mirror:
@@ -129,6 +139,7 @@ class Agent:
         self.state.progress = fetcher.progress
         opening = self._fleet.clock()
         self._mirror = await loop.run_in_executor(self._pool, self._open_mirror, threads)
+        self._groups = self._open_groups()
         self._reconciler = Reconciler(
             reader=self.reader,
             mirror=self._mirror,
@@ -140,6 +151,7 @@ class Agent:
             pool=self._pool,
             demand=self._demand(fetcher),
             on_records=self._on_records,
+            groups=self._groups,
         )
         self.state.held, self.state.damage = self._mirror.held, self._mirror.damage
         self.state.run = self._mirror.run
@@ -179,6 +191,21 @@ class Agent:
             )
             remove(Places(root).comparing)  # of a process that was killed while it compared
             return mirror
+
+    def _open_groups(self) -> Groups | None:
+        if self._membership is None:
+            return None
+        groups = Groups(
+            self._membership,
+            self.config.island,
+            fleet=self._fleet,
+            root=self.config.root,
+            hook=self._hook,
+            nudge=self._hasten,
+        )
+        self._fleet.bound.update(groups.bound)
+        self.state.groups = groups.shown
+        return groups
 
     def _demand(self, fetcher: Fetcher) -> Demand | None:
         if self.config.selection is None:
@@ -267,12 +294,19 @@ class Agent:
             scrubbing = asyncio.create_task(
                 self._scrubber.run(self.config.poll_s, self.config.scrub_pass_s)
             )
+        driving = None
+        if self._groups is not None:
+            driving = asyncio.create_task(self._groups.run())
         try:
             await self._reconcile()
         finally:
-            if scrubbing is not None:
-                scrubbing.cancel()
-                await asyncio.wait({scrubbing})
+            beside = {task for task in (scrubbing, driving) if task is not None}
+            for task in beside:
+                task.cancel()
+            if beside:
+                await asyncio.wait(beside)
+            if self._groups is not None:
+                await self._groups.close()
         self.state.phase = "stopped"
         if announcer is not None:
             await asyncio.to_thread(announcer.stop)
@@ -301,11 +335,15 @@ class Agent:
             if moved:
                 poll_s = self.config.poll_s
                 continue
-            waiting = self.gate.waiting > 0
-            await self._rest(min(self.config.eager_s, poll_s) if waiting else poll_s)
-            eager = self._nudged.is_set() or self.gate.waiting > 0
+            await self._rest(min(self.config.eager_s, poll_s) if self._is_awaited() else poll_s)
+            eager = self._nudged.is_set() or self._is_awaited()
             limit_s = self.config.watched_poll_s if self.state.watched else self.config.idle_poll_s
             poll_s = self.config.poll_s if eager else min(1.5 * poll_s, limit_s)
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for a version: a request, or a group."""
+        hungry = self._groups is not None and self._groups.hungry
+        return self.gate.waiting > 0 or hungry
 
     def _passed(self) -> None:
         self.state.passes += 1
@@ -315,6 +353,8 @@ class Agent:
         """Ask `run` to end soon: downloads and decoding stop, an install in place is finished."""
         self._halt.set()
         self._stopping.set()
+        if self._groups is not None:
+            self._groups.stop()
         self.state.stopping = True
         self._hasten()
 
@@ -324,7 +364,7 @@ class Agent:
 
         A read from a store that never answers cannot be ended from here.
         """
-        return self.state.phase not in ("staging", "installing")
+        return self.state.phase not in ("staging", "installing", "grouping")
 
     async def close(self, limit_s: float | None = None) -> bool:
         """Wait for work under way, leave engines running, let go of the mirror.  Idempotent.

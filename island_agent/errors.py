@@ -23,6 +23,7 @@ IslandError
 ├── NoRoom                 a relay's cache cannot take an object       the operator: limit or disk
 ├── Crowded                too many ask a relay at one time            nobody: they ask again
 ├── Unreferenced           no record read so far names the object      the agent: reads on
+├── PeerLost               an agent of a group does not answer         the operator: that agent
 ├── PullRefused            the directory to pull into is taken         the operator: another one
 └── Stopped                a shutdown was asked for                    nobody
 
@@ -199,6 +200,12 @@ class Unreferenced(IslandError):
     """No record that the agent has read names the object, and its key does not say what it is."""
 
     acts = "the agent: it reads the newest records"
+
+
+class PeerLost(IslandError):
+    """Another agent of a group gave no answer, or refused to."""
+
+    acts = "the operator: is that agent there, with the same groups and the same token?"
 
 
 class PullRefused(IslandError):

@@ -51,7 +51,8 @@ class Fleet:
     """Brings engines to what the mirror holds.  Errors are recorded, never raised.
 
     `limit_s` bounds one install, load or doubt of an engine: one that hangs is broken, and must not
-    hold up the others.  `asleep` are the engines that could not be resumed yet.
+    hold up the others.  `asleep` are the engines that could not be resumed yet.  `bound` are those
+    in groups: their group updates them, and says whether what the mirror holds may be loaded.
     """
 
     engines: Mapping[str, Engine]
@@ -65,6 +66,7 @@ class Fleet:
     asleep: set[str] = field(default_factory=set)
     ahead: dict[str, int] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    bound: dict[str, Callable[[Held], bool]] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
 
     def distrust_mirror(self, problem: str) -> None:
@@ -103,12 +105,13 @@ class Fleet:
                 problem = f"engine {name} holds weights {found}, expected {held.weights}"
                 self.gate.set_served(name, None, error=problem, revoke=True)
                 raise EngineBroken(problem)
-            if self.gate.view()[name].target is None and engine.version == held.version:
+            free = self.gate.view()[name].target is None and self._may_hold(name, held)
+            if free and engine.version == held.version:
                 self.gate.set_served(name, held.version)
                 self.trust.loaded.pop(name, None)  # what it holds is good, whatever it read
                 self.trust.hurry.discard(name)
 
-        await self._guard(name, f"hash of version {held.version}", hash_weights)
+        await self.guard(name, f"hash of version {held.version}", hash_weights)
 
     async def wake(self) -> None:
         """Resume every engine: one that an earlier agent left paused would hang its requests."""
@@ -133,7 +136,7 @@ class Fleet:
                 await asyncio.sleep(_WAKE_BACKOFF_S * 2.0 ** (tries - 1 - left))
             return True
 
-        if await self._guard(name, "resume", resume):
+        if await self.guard(name, "resume", resume):
             self.asleep.discard(name)
         else:
             self.asleep.add(name)
@@ -147,7 +150,9 @@ class Fleet:
         fit = [
             name
             for name, view in self.gate.view().items()
-            if view.version == update.base and reads_mirror(self.engines[name]) is not early
+            if view.version == update.base
+            and name not in self.bound
+            and reads_mirror(self.engines[name]) is not early
         ]
         pauses = await asyncio.gather(*(self._update(name, update) for name in fit))
         self.observe()
@@ -172,7 +177,11 @@ class Fleet:
             name
             for name, view in self.gate.view().items()
             if view.version not in (held.version, self.ahead.get(name, held.version))
+            and self._may_hold(name, held)
         ]
+
+    def _may_hold(self, name: str, held: Held) -> bool:
+        return name not in self.bound or self.bound[name](held)
 
     def disown(self) -> None:
         """Take the label from every engine that says itself that it makes tokens with another one.
@@ -208,50 +217,52 @@ class Fleet:
                 await engine.install(update)
                 written_at = self.clock()
                 status.scatter_s = max(0.0, written_at - began)
-                await self._check(name, update.digest)
+                await self.check(name, update.digest)
 
         async def switch() -> float:
             async with asyncio.timeout(self.limit_s):
                 await engine.stage(update)
             report = await self.gate.swap(name, update.version, install, drain_s=self.drain_s)
             status.resume_s = max(0.0, self.clock() - written_at)
-            await self._audit(name, update.digest)
+            await self.audit_engine(name, update.digest)
             return report.pause_s
 
         for _ in range(_INSTALL_ATTEMPTS):
-            pause_s = await self._guard(name, f"install of version {update.version}", switch)
+            pause_s = await self.guard(name, f"install of version {update.version}", switch)
             if pause_s is not None:
                 self.ahead[name] = update.version
-                self._installed(name, update.version, "patch", pause_s)
+                self.installed(name, update.version, "patch", pause_s)
                 return pause_s
             if self.gate.view()[name].version != update.base:
                 break
         return 0.0
 
     async def _load(self, name: str, directory: Path, held: Held) -> float:
-        engine = self.engines[name]
-
         async def load() -> None:
-            self.trust.loaded[name] = math.inf  # it may read any byte from now on
-            async with asyncio.timeout(self.limit_s):
-                await engine.load(directory, held.version)
-                self.trust.loaded[name] = self.clock()
-                self.trust.hurry.add(name)  # unless the engine holds what the mirror should
-                await self._check(name, held.weights)
-                self.trust.hurry.discard(name)
+            await self.read_mirror(name, directory, held)
 
         async def switch() -> float:
-            check_needs(name, engine, self.part())
+            check_needs(name, self.engines[name], self.part())
             report = await self.gate.reload(name, held.version, load, drain_s=self.drain_s)
             return report.pause_s
 
-        pause_s = await self._guard(name, f"load of version {held.version}", switch)
+        pause_s = await self.guard(name, f"load of version {held.version}", switch)
         if pause_s is None:
             return 0.0
-        self._installed(name, held.version, "load", pause_s)
+        self.installed(name, held.version, "load", pause_s)
         return pause_s
 
-    def _installed(
+    async def read_mirror(self, name: str, directory: Path, held: Held) -> None:
+        """Have an engine that serves nothing load the mirror.  Raises what it raises."""
+        self.trust.loaded[name] = math.inf  # it may read any byte from now on
+        async with asyncio.timeout(self.limit_s):
+            await self.engines[name].load(directory, held.version)
+            self.trust.loaded[name] = self.clock()
+            self.trust.hurry.add(name)  # unless the engine holds what the mirror should
+            await self.check(name, held.weights)
+            self.trust.hurry.discard(name)
+
+    def installed(
         self, name: str, version: int, kind: Literal["patch", "load"], pause_s: float
     ) -> None:
         engine = self.status.engines[name]
@@ -262,14 +273,14 @@ class Fleet:
         self.asleep.discard(name)
         self.trust.hurry.discard(name)
 
-    async def _check(self, name: str, expected: Digest) -> None:
+    async def check(self, name: str, expected: Digest) -> None:
         if not self.verify:
             return
         found = await self.engines[name].weights_digest()
         if found != expected:
             raise EngineBroken(f"engine {name} holds weights {found}, expected {expected}")
 
-    async def _audit(self, name: str, expected: Digest) -> None:
+    async def audit_engine(self, name: str, expected: Digest) -> None:
         """Hash what the engine serves by now; one that serves anything else is taken out."""
         if not self.audit:
             return
@@ -279,7 +290,7 @@ class Fleet:
             self.gate.set_served(name, None, error=problem, revoke=True)
             raise EngineBroken(problem)
 
-    async def _guard(self, name: str, doing: str, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def guard(self, name: str, doing: str, work: Callable[[], Awaitable[T]]) -> T | None:
         """Run one engine's work; its failure is its own, whatever a foreign engine raises."""
         engine = self.status.engines.setdefault(name, EngineStatus())
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from skerry.island_agent.groups.ballots import Stage
+from skerry.island_agent.groups.shown import GroupStatus
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.status import PHASES, IslandStatus, ScrubStatus
 
@@ -67,6 +69,7 @@ class IslandCollector(Collector):
             nbytes.add_metric([phase], count)
         yield nbytes
         yield from _scrub(status.scrub)
+        yield from _groups(status.groups())
         served = GaugeMetricFamily(
             "skerry_island_engine_version", "Version that an engine serves", labels=["engine"]
         )
@@ -88,6 +91,32 @@ class IslandCollector(Collector):
             if engine.last_install is not None:
                 installed.add_metric([name], engine.last_install.at_unix_s)
         yield from (served, healthy, installed, failed)
+
+
+def _groups(groups: Mapping[str, GroupStatus]) -> Iterable[Metric]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"skerry_group_{name}", text, labels=["group"])
+
+    version = gauge("version", "Version that the group serves")
+    serving = gauge("serving", "1 when all its engines here serve that")
+    doubt = gauge("in_doubt", "1 while engines here wait for the group's decision")
+    lost = gauge("lost_agents", "Agents of the group that do not answer")
+    stage = GaugeMetricFamily(
+        "skerry_group_stage", "1 for how far a switch is here", labels=["group", "stage"]
+    )
+    switches = CounterMetricFamily(
+        "skerry_group_switches", "Switches that ended here", labels=["group", "outcome"]
+    )
+    for name, group in groups.items():
+        version.add_metric([name], -1 if group.version is None else group.version)
+        serving.add_metric([name], group.serving)
+        doubt.add_metric([name], group.in_doubt)
+        lost.add_metric([name], len(group.lost))
+        for each in Stage:
+            stage.add_metric([name, each.value], group.stage == each.value)
+        switches.add_metric([name, "released"], group.released)
+        switches.add_metric([name, "undone"], group.undone)
+    yield from (version, serving, doubt, lost, stage, switches)
 
 
 def _scrub(scrub: ScrubStatus) -> Iterable[Metric]:

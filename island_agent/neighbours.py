@@ -11,6 +11,7 @@ from skerry.bulletin.stores import Relayed, open_relayed
 from skerry.inference.engine import Engine
 from skerry.island_agent.agent import Agent
 from skerry.island_agent.config import AgentConfig
+from skerry.island_agent.groups.groups import Membership
 from skerry.island_agent.relay import Relay
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.relay_store import RelayStore
@@ -46,6 +47,7 @@ def join(
     *,
     pinned_key: PublicKey | None = None,
     engines: Mapping[str, Engine] | None = None,
+    membership: Membership | None = None,
 ) -> Joined:
     """Put an agent together that follows the run at `bulletin`.
 
@@ -70,6 +72,7 @@ def join(
         config,
         BulletinReader(store, pinned_key=pinned_key),
         engines=engines,
+        membership=membership,
         on_records=_nothing if relay is None else relay.learned,
         on_doubt=doubt,
     )

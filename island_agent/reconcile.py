@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -38,9 +38,12 @@ from skerry.island_agent.errors import (
 from skerry.island_agent.fetch import Fetcher
 from skerry.island_agent.files import remove, sync_directory, tree_files
 from skerry.island_agent.fleet import Fleet
+from skerry.island_agent.groups.ballots import Served
+from skerry.island_agent.groups.groups import Groups
 from skerry.island_agent.hooks import FILE_FETCHED, TENSOR_DECODED, Hook
 from skerry.island_agent.install import load_packs
 from skerry.island_agent.journal import Journal
+from skerry.island_agent.marker import Held
 from skerry.island_agent.mirror import Mirror
 from skerry.island_agent.plan import Route, Target
 from skerry.island_agent.room import check_room, disk_error, is_full
@@ -80,6 +83,7 @@ class Reconciler:
     hook: Hook
     pool: Executor  # one thread: whoever closes the mirror waits for it
     demand: Demand | None = None  # reads a part only
+    groups: Groups | None = None
     on_records: OnRecords = lambda state, records: None
     watch: StopWatch = field(default_factory=StopWatch)
     _begun: _Begun | None = None  # an install that has not ended well so far
@@ -110,6 +114,8 @@ class Reconciler:
         await self._observe_log()
         held = self.mirror.held
         want = plan.choose(self.reader.state, self.target, held)
+        if self.groups is not None:
+            want = self._goes(self.groups, want, held)
         self.status.wanted = want
         if want is None or (held is not None and want == held.version):
             self.fleet.ahead.clear()  # whoever is not at what is wanted loads it
@@ -151,6 +157,18 @@ class Reconciler:
         self.status.well()
         return True
 
+    def _goes(self, groups: Groups, want: int | None, held: Held | None) -> int | None:
+        """Return where the groups have the mirror go, whose `want` this is.  As `plan.choose`."""
+        state = self.reader.state
+        wants = held if want is None or (held and want == held.version) else None
+        served = None if wants is None else Served(wants.version, wants.weights)
+        if want is not None and wants is None:
+            served = Served(want, state.commits[want].result)
+        goes = groups.turn(served, held, self.mirror.directory)
+        if goes is None or (held is not None and goes == held.version):
+            return goes
+        return plan.choose(state, Target(version=goes), held)
+
     async def _settle(self) -> None:
         """Have the mirror finish what failed half way, and count an install that it finished."""
         try:
@@ -183,7 +201,7 @@ class Reconciler:
     @property
     def busy(self) -> bool:
         """Whether an install is under way, or engines load the mirror: the scrub gives way."""
-        return self._busy > 0
+        return self._busy > 0 or (self.groups is not None and self.groups.busy)
 
     @contextmanager
     def _occupied(self) -> Iterator[None]:
@@ -334,7 +352,8 @@ class Reconciler:
             changed = journal.changed
             self._account(route, journal, pause_s)
         else:
-            await self._do(self._swap, route)
+            async with self._alone():
+                await self._do(self._swap, route)
             self.fleet.trust_mirror()  # every byte of it was hashed just now
             assert route.anchor is not None
             held_part = self.mirror.part
@@ -348,6 +367,10 @@ class Reconciler:
         assert held is not None
         self.fleet.ahead.clear()
         pause_s = max(pause_s, await self.fleet.load_behind(self.mirror.directory, held))
+        if self.groups is not None:
+            self.status.phase = "grouping"
+            await self.groups.settled(held)
+            self.fleet.observe()
         self.mark("engines-installed")
         await self._do(self._acknowledge)
         self.mark("acknowledged")
@@ -475,15 +498,30 @@ class Reconciler:
             digest=journal.target.weights,
             changes=journal.changes,
         )
+        if self.groups is not None:
+            self.groups.offer(update)
         early = asyncio.create_task(self.fleet.update(update, early=True))
         await asyncio.wait({early}, timeout=_ENGINES_FIRST_S)
         self.mark("engines-switched")
         try:
-            await self._do(self.mirror.apply, journal)
+            async with self._alone():
+                await self._do(self.mirror.apply, journal)
             self._observe_mirror()
         finally:
             first_s = await early
         return max(first_s, await self.fleet.update(update, early=False))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Change the mirror while no engine of a group reads it."""
+        if self.groups is None:
+            yield
+            return
+        async with self.groups.writing():
+            try:
+                yield
+            finally:
+                self.groups.moved(self.mirror.held, self.mirror.directory)
 
     def _acknowledge(self) -> None:
         self.mirror.acknowledge()

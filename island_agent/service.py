@@ -28,6 +28,7 @@ try:
     from skerry.bulletin.connections import raise_file_limit, unheld
     from skerry.inference.server import create_app
     from skerry.island_agent.control import add_control
+    from skerry.island_agent.groups.http import add_groups
     from skerry.island_agent.metrics import IslandCollector, RelayCollector
     from skerry.island_agent.relay_http import relay_router
     from skerry.island_agent.watch import LogWatcher
@@ -109,6 +110,7 @@ def build_app(
         ready=lambda: agent.ready,
     )
     add_control(app, agent, control_token)
+    add_groups(app, lambda: agent.groups, control_token)
     if relay is not None:
         RelayCollector(relay).register(registry)
         app.include_router(relay_router(relay))

@@ -24,6 +24,8 @@ from skerry.inference.vllm.wire import POLICIES
 from skerry.island_agent.config import LEAST_MEMORY_BYTES, AgentConfig
 from skerry.island_agent.errors import SettingsInvalid
 from skerry.island_agent.fetch import FetchConfig
+from skerry.island_agent.groups.config import GroupTimes
+from skerry.island_agent.groups.roster import Roster
 from skerry.island_agent.plan import Target
 from skerry.island_agent.relay_config import RelayConfig
 from skerry.island_agent.selection import Selection
@@ -413,6 +415,30 @@ SETTINGS: tuple[Setting, ...] = (
         text="disk for what neighbours ask for; the flag takes GiB",
     ),
     Setting(
+        name="peers",
+        read=_list,
+        default=(),
+        text="the agents of this one's groups, itself among them, as island=http://host:port",
+    ),
+    Setting(
+        name="groups",
+        read=_list,
+        default=(),
+        text="engines that are one version, as name=island/engine+island/engine",
+    ),
+    Setting(
+        name="group_pause_s",
+        read=_seconds(),
+        default=10.0,
+        text="engines of a group that are not all installed so soon after they paused go back",
+    ),
+    Setting(
+        name="group_hold_s",
+        read=_seconds(),
+        default=30.0,
+        text="an engine that is installed and hears no decision so long is taken out of service",
+    ),
+    Setting(
         name="control_token_file",
         read=_path,
         flag="--control-token-file",
@@ -543,6 +569,46 @@ class Settings:
                 raise self.invalid(name, f"goes with {needs}, which is not set")
         relay = RelayConfig(cache_bytes=self._int("relay_bytes")) if self["relay"] else None
         return upstream, relay
+
+    def roster(self) -> Roster | None:
+        """Return the groups that the agent is in.  Raises SettingsInvalid."""
+        peers, groups = self["peers"], self["groups"]
+        assert isinstance(peers, tuple)
+        assert isinstance(groups, tuple)
+        if not groups:
+            for name in ("peers", "group_pause_s", "group_hold_s"):
+                if self.source(name) != "default":
+                    raise self.invalid(name, "goes with groups, which is not set")
+            return None
+        try:
+            roster = Roster.parse(peers, groups)
+        except ValueError as error:
+            raise self.invalid("groups", str(error)) from error
+        me, engine = str(self["island"]), str(self["engine"])
+        own = {name for engines in roster.of(me).values() for name in engines}
+        if not own:
+            raise self.invalid("groups", f"no group has an engine of this agent, which is {me}")
+        if own != {engine}:
+            raise self.invalid("groups", f"{me} has the engine {engine}, not {', '.join(own)}")
+        if engine == "sglang":
+            rule = "SGLang cannot take an install back, so that its group could not either"
+            raise self.invalid("groups", rule)
+        if self.selection is not None:
+            raise self.invalid("groups", "engines in groups need every tensor mirrored")
+        if self.control_token() is None:
+            raise self.invalid("groups", "agents of a group need the same control_token")
+        times, lease_s = self.group_times(), self["engine_lease_s"]
+        assert isinstance(lease_s, float)
+        if engine == "vllm" and times.pause_s + times.hold_s >= lease_s:
+            rule = f"group_pause_s and it stay below engine_lease_s, {lease_s:g}"
+            raise self.invalid("group_hold_s", rule)
+        return roster
+
+    def group_times(self) -> GroupTimes:
+        pause_s, hold_s = self["group_pause_s"], self["group_hold_s"]
+        assert isinstance(pause_s, float)
+        assert isinstance(hold_s, float)
+        return GroupTimes(pause_s=pause_s, hold_s=hold_s)
 
     def control_token(self) -> str | None:
         """Return the token of `/control`, read from its file if there is one."""

@@ -14,12 +14,14 @@ from typing import Literal
 from skerry.codec.digest import Digest
 from skerry.island_agent.errors import who_acts
 from skerry.island_agent.fetch import FetchProgress
+from skerry.island_agent.groups.shown import GroupStatus
 from skerry.island_agent.marker import Held
 from skerry.island_agent.plan import Target
 from skerry.island_agent.stopwatch import Phase
 
 PHASES = (
-    "opening", "idle", "observing", "fetching", "staging", "installing", "retrying", "stopped"
+    "opening", "idle", "observing", "fetching", "staging", "installing", "grouping", "retrying",
+    "stopped",
 )  # fmt: skip
 
 
@@ -122,6 +124,7 @@ class IslandStatus:
     within: Callable[[int], bool] = lambda version: True  # does it serve what the target asks for?
     part: str | None = None  # the selection, where only a part of every version is mirrored
     part_bytes: int | None = None
+    groups: Callable[[], Mapping[str, GroupStatus]] = dict
     watched: bool = False  # a relay tells of new records, so looks at the log are rare
     stopping: bool = False
     passes: int = 0
@@ -228,6 +231,7 @@ class IslandStatus:
             "failures": dict(self.failures),
             "errors": [asdict(failure) for failure in self.errors],
             "engines": {name: asdict(engine) for name, engine in self.engines.items()},
+            "groups": {name: asdict(group) for name, group in self.groups().items()},
             "scrub": asdict(self.scrub),
             "installs": self.installs,
             "fetched_bytes": self.progress.bytes_read,

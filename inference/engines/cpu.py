@@ -31,7 +31,7 @@ from skerry.inference.models.llama import Llama
 
 
 class CpuEngine:
-    """See `skerry.inference.engine.Engine`, which this class implements."""
+    """See `skerry.inference.engine.UndoableEngine`, which this class implements."""
 
     def __init__(
         self,
@@ -69,6 +69,9 @@ class CpuEngine:
             raise InstallFailed(f"version {update.version} is not staged")
         await asyncio.wrap_future(self._worker.install(self._staged[1], update.version))
         self._staged = None
+
+    async def undo(self, update: WeightUpdate) -> None:
+        await asyncio.wrap_future(self._worker.undo(update.base, update.version))
 
     async def resume(self) -> None:
         await asyncio.wrap_future(self._worker.resume())

@@ -115,6 +115,10 @@ class VllmEngine:
         # An answer that does not come leaves it open what the weights are.
         await self._call("install", {"version": update.version}, EngineBroken)
 
+    async def undo(self, update: WeightUpdate) -> None:
+        """See `skerry.inference.engine.UndoableEngine`."""
+        await self._call("undo", {"version": update.version}, EngineBroken)
+
     async def resume(self) -> None:
         await self._call("resume", {}, EngineError)
 

@@ -47,6 +47,7 @@ class Worker:
         self._put = put
         self._batch: Batch | None = None
         self._paused = False
+        self._undo: tuple[int, tuple[Located, ...]] | None = None  # what the last install was from
         self._closed = False
         self._wake = threading.Condition()
         self._commands: deque[tuple[Action, Future[None]]] = deque()
@@ -83,6 +84,9 @@ class Worker:
 
     def install(self, located: tuple[Located, ...], version: int) -> Future[None]:
         return self._command(_settled(lambda: self._install(located, version)))
+
+    def undo(self, base: int, version: int) -> Future[None]:
+        return self._command(_settled(lambda: self._take_back(base, version)))
 
     def close(self) -> None:
         """End every request with an error and the thread with it."""
@@ -160,6 +164,8 @@ class Worker:
         if paused != self._paused:
             logger.info("%s at version %s", "paused" if paused else "resumed", self.version)
         self._paused = paused
+        if not paused:
+            self._undo = None
 
     def _set_load(self, load: _Load) -> None:
         if self._load is not None:
@@ -170,6 +176,7 @@ class Worker:
     def _replace_model(self, load: _Load) -> None:
         self._load = None
         with self.weights:
+            self._undo = None
             self._batch = self.model = self.version = None  # free them before reading anew
             try:
                 self.model = load.read()
@@ -185,8 +192,21 @@ class Worker:
         load.done.set_result(None)
 
     def _install(self, located: tuple[Located, ...], version: int) -> None:
-        if not self._paused:
+        if not self._paused or self.version is None:
             raise InstallFailed("weights are only written between pause and resume")
+        base = self.version
+        self._write(located, version)
+        self._undo = base, tuple(changes.reversed() for changes in located)
+        logger.info("installed version %d over %d", version, base)
+
+    def _take_back(self, base: int, version: int) -> None:
+        if self._undo is None or (base, version) != (self._undo[0], self.version):
+            raise InstallFailed(f"the install of version {version} cannot be undone any more")
+        (_, located), self._undo = self._undo, None
+        self._write(located, base)
+        logger.info("version %d undone, back at %d", version, base)
+
+    def _write(self, located: tuple[Located, ...], version: int) -> None:
         with self.weights:
             try:
                 write(located, self._put)
@@ -197,8 +217,7 @@ class Worker:
                 self._fail_all(error)
                 self._batch = None
                 raise
-            previous, self.version = self.version, version
-        logger.info("installed version %d over %s", version, previous)
+            self.version = version
 
     def _fail_all(self, error: EngineError) -> None:
         if self._batch is not None:

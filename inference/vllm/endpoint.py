@@ -63,6 +63,7 @@ class SkerryEndpoint:
             "load": self._load,
             "stage": self._stage,
             "install": self._install,
+            "undo": self._undo,
             "resume": self._resume,
             "read-back": self._read_back,
             "compare": self._compare,
@@ -138,6 +139,10 @@ class SkerryEndpoint:
     async def _install(self, body: Mapping[str, Any]) -> object:
         scatter_s = await self._open.install(wire.whole(body, "version"))
         return {"scatter_s": scatter_s, **dataclasses.asdict(self._open.state())}
+
+    async def _undo(self, body: Mapping[str, Any]) -> object:
+        await self._open.undo(wire.whole(body, "version"))
+        return dataclasses.asdict(self._open.state())
 
     async def _resume(self, body: Mapping[str, Any]) -> object:
         await self._open.resume()

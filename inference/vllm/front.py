@@ -61,6 +61,7 @@ class Front:
         self._problem: str | None = "no version is loaded"
         self._serial = 0
         self._install = ""
+        self._base: int | None = None  # what the last install replaced, as long as that can go back
         self._namespace = ""
         self._ranks = 0
         self._reads_mirror = True
@@ -89,6 +90,7 @@ class Front:
         """
         async with self._control:
             self._lose(f"version {version} is being loaded")
+            self._base = None
             self._namespace = namespace
             try:
                 await self._core.label(_NAMELESS)
@@ -143,16 +145,35 @@ class Front:
                     await self._core.label(str(version))
                 except Exception as error:  # an engine that cannot be labelled is not installed
                     await self._undo(version, [{"ok": False, "error": f"label: {error!r}"}])
+                self._base = self._version
                 await self._named(version)
             except EngineGone as error:
                 await self._unname(str(error))
                 raise EngineBroken(str(error)) from error
             return max(float(a["scatter_s"]) for a in answers)
 
+    async def undo(self, version: int) -> None:
+        """Take the install of `version` back in all ranks, as long as nobody has resumed.
+
+        Raises InstallFailed if it is too late, EngineBroken if a rank does not go back.
+        """
+        async with self._control:
+            base, self._base = self._base, None
+            if base is None or self._version != version or not self._pause.holds:
+                raise InstallFailed(f"version {version} cannot be undone any more")
+            try:
+                _raise(await self._core.ranks("skerry_undo", version), EngineBroken)
+                await self._core.label(str(base))
+            except Exception as error:  # some ranks may have the old weights, others the new ones
+                await self._unname(f"version {version} not undone: {error}")
+                raise EngineBroken(self._problem) from error
+            await self._named(base)
+
     async def resume(self) -> None:
         """Make tokens again.  Idempotent."""
         self._pause.call_off()
         async with self._control:
+            self._base = None
             await self._pause.end()
             with suppress(EngineGone):
                 await self._core.ranks("skerry_settle")

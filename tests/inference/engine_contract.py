@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from skerry.inference.engine import (
     GenerationRequest,
     InstallFailed,
     RequestUnsupported,
+    UndoableEngine,
     WeightUpdate,
 )
 from tests.inference.checkpoints import digest_of, read_checkpoint, update_between
@@ -129,6 +131,29 @@ class EngineContract:
             await _update(engine, world.update)
             assert engine.version == NEW
             assert await engine.weights_digest() == world.update.digest
+
+        _run(world, body)
+
+    def test_an_install_can_be_undone_until_the_engine_is_resumed(self, world: EngineWorld) -> None:
+        async def body(engine: Engine) -> None:
+            able, update = cast("UndoableEngine", engine), world.update
+            before = await _generate(engine, world)
+            for _ in range(2):
+                await engine.stage(update)
+                await engine.pause()
+                await engine.install(update)
+                await able.undo(update)
+                assert engine.version == OLD
+                with pytest.raises(InstallFailed):
+                    await able.undo(update)
+                await engine.resume()
+                assert await engine.weights_digest() == digest_of(read_checkpoint(world.old))
+                assert await _generate(engine, world) == before
+            await _update(engine, update)
+            with pytest.raises(InstallFailed):
+                await able.undo(update)
+            assert _version(engine) == NEW
+            assert await engine.weights_digest() == update.digest
 
         _run(world, body)
 

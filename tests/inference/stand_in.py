@@ -70,6 +70,7 @@ class StandInEngine:
         self._digest: Digest | None = None
         self._version: int | None = None
         self._staged: WeightUpdate | None = None
+        self._installed: WeightUpdate | None = None
         self._changes = Changes()
 
     # How a test steers it.
@@ -145,11 +146,21 @@ class StandInEngine:
             if fault is not None and rank == 1:
                 self._undo(update.changes[:rank], fault)
             _words(self._tensors, change)[change.positions] = change.new
-        self._staged = None
+        self._staged, self._installed = None, update
         self._version, self._digest = update.version, digest_of(self._tensors)
+
+    async def undo(self, update: WeightUpdate) -> None:
+        self.calls.append(f"undo {update.version}")
+        if self._installed is not update or self._tensors is None:
+            raise InstallFailed(f"version {update.version} cannot be undone any more")
+        self._installed = None
+        for change in update.changes:
+            _words(self._tensors, change)[change.positions] = change.old
+        self._version, self._digest = update.base, digest_of(self._tensors)
 
     async def resume(self) -> None:
         self.calls.append("resume")
+        self._installed = None
         if self.failing_resumes:
             self.failing_resumes -= 1
             raise EngineError("resume answered 500")

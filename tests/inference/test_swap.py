@@ -127,6 +127,45 @@ def test_j1_every_token_is_labelled_with_the_weights_that_made_it(tmp_path: Path
     on_island(tmp_path, body)
 
 
+def test_a_swap_that_is_made_ready_serves_on_until_it_is_and_can_be_called_off(
+    tmp_path: Path,
+) -> None:
+    async def body(island: Island) -> None:
+        update = island.checkpoints.update(5, 6)
+        for calls_off in (True, False):
+            await island.engine.stage(update)
+            reached, go = asyncio.Event(), asyncio.Event()
+
+            async def ready(
+                reached: asyncio.Event = reached,
+                go: asyncio.Event = go,
+                calls_off: bool = calls_off,
+            ) -> None:
+                reached.set()
+                await go.wait()
+                if calls_off:
+                    raise InstallFailed("somebody else could not follow")
+
+            swap = asyncio.create_task(
+                island.gate.swap("engine", 6, lambda: island.engine.install(update), ready=ready)
+            )
+            await reached.wait()
+            made: list[GeneratedToken] = []
+            await island.generate(ANYTHING, 2, made)  # it is not paused yet
+            assert {token.version for token in made} == {5}
+            with pytest.raises(WeightVersionNotReady):
+                await island.generate(accepts("5"), 1, made)
+            go.set()
+            if calls_off:
+                with pytest.raises(InstallFailed):
+                    await swap
+                assert (island.label(), island.engine.version) == (5, 5)
+        assert (await swap).outcome == "installed"
+        assert (island.label(), island.engine.version) == (6, 6)
+
+    on_island(tmp_path, body)
+
+
 def test_a_pinned_request_ends_before_the_swap_and_no_new_one_enters(tmp_path: Path) -> None:
     async def body(island: Island) -> None:
         island.engine.pace()

@@ -39,6 +39,7 @@ class ByteEngine:
         self._weights: dict[str, np.ndarray] = {}
         self._layout: Layout | None = None
         self._staged: WeightUpdate | None = None
+        self._installed: WeightUpdate | None = None
 
     async def load(self, directory: Path, version: int) -> None:
         self._version = None
@@ -77,15 +78,29 @@ class ByteEngine:
                 self._meet("half")
             changes.spec.view(self._read(changes.spec))[changes.positions] = changes.new
         self._version = update.version
+        self._installed = update
         self.installs.append(update.version)
+
+    async def undo(self, update: WeightUpdate) -> None:
+        assert self.paused
+        assert self._installed is update
+        self._meet("undo")
+        for changes in update.changes:
+            changes.spec.view(self._read(changes.spec))[changes.positions] = changes.old
+        self._version = update.base
 
     async def resume(self) -> None:
         self._meet("resume")
-        self.paused = False
+        self.paused, self._installed = False, None
 
     @property
     def version(self) -> int | None:
         return self._version
+
+    @property
+    def tensors(self) -> Sequence[TensorSpec]:
+        """Where it has each tensor."""
+        return () if self._layout is None else self._layout.tensors
 
     async def weights_digest(self) -> Digest:
         if self._layout is None:

@@ -63,6 +63,10 @@ SAMPLES: Mapping[str, tuple[object, object, object]] = {
     "upstream": (("http://a/bulletin", "http://b/bulletin"), ("https://c",), ["ftp://d"]),
     "relay": (True, False, "yes"),
     "relay_bytes": (1 << 30, 1 << 31, 0),
+    "peers": (("a=http://a:1", "b=http://b:1"), ("a=http://c:1",), [""]),
+    "groups": (("g=a/cpu+b/cpu",), ("h=a/cpu",), [1]),
+    "group_pause_s": (5.0, 6.0, 0),
+    "group_hold_s": (20.0, 21.0, -1.0),
     "control_token_file": ("t1", "t2", False),
     "control_token": ("s1", "s2", ""),
 }

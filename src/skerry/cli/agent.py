@@ -363,6 +363,7 @@ def _check(settings: Settings) -> PublicKey | None:
         raise settings.invalid("upstream", str(error)) from error
     settings.agent_config()
     settings.control_token()
+    settings.roster()
     settings.vllm_config()
     settings.sglang_config()
     if settings["engine"] != "none" and settings.selection is not None:
@@ -395,6 +396,8 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
 
     from skerry.cli.failures import TROUBLE, CommandError
     from skerry.inference.engine import Engine
+    from skerry.island_agent.groups.groups import Membership
+    from skerry.island_agent.groups.http import HttpPeers
     from skerry.island_agent.neighbours import Neighbours, join
     from skerry.island_agent.service import ServiceConfig, serve
 
@@ -424,16 +427,24 @@ def _serve(settings: Settings, pinned: PublicKey | None) -> None:
         engines["sglang"] = SglangEngine(sglang)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     upstream, relay = settings.neighbours()
+    roster, token = settings.roster(), settings.control_token()
 
     async def run() -> CommandError | None:
+        peers = membership = None
+        if roster is not None and token is not None:
+            peers = HttpPeers(roster, token)
+            membership = Membership(roster=roster, peers=peers, times=settings.group_times())
         joined = join(
             settings.agent_config(),
             str(settings["bulletin"]),
             Neighbours(upstream=upstream, relay=relay),
             pinned_key=pinned,
             engines=engines,
+            membership=membership,
         )
         ending = await serve(joined.agent, service, relay=joined.relay, watchers=joined.watchers)
+        if peers is not None:
+            await peers.close()
         for served in {"vllm", "sglang"} & set(engines):
             await engines[served].close()
         problem = None

@@ -222,3 +222,38 @@ def test_a_part_that_no_rank_holds_is_found_when_the_engine_loads(tmp_path: Path
         assert (core.labelled, front.state().version) == ("unknown", None)
 
     run(tmp_path, body)
+
+
+def test_an_install_is_taken_back_in_all_ranks_until_somebody_resumes(tmp_path: Path) -> None:
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        await front.pause("keep", 60)
+        await front.install(1)
+        install = front.state().install
+        await front.undo(1)
+        assert (versions(core), core.labelled, front.state().version) == ([0, 0], "0", 0)
+        assert front.state().install != install  # nothing cached in between is found again
+        assert all(not rank.compare(version_path(tmp_path, 0)) for rank in core.members)
+        await front.resume()
+        await front.stage(exchange.put(update(tmp_path, 0, 1)))
+        await front.pause("keep", 60)
+        await front.install(1)
+        await front.resume()
+        with pytest.raises(InstallFailed, match="cannot be undone"):
+            await front.undo(1)
+        assert (versions(core), core.labelled) == ([1, 1], "1")
+
+    run(tmp_path, body)
+
+
+def test_ranks_that_do_not_go_back_together_have_no_name(tmp_path: Path) -> None:
+    async def body(core: RanksCore, front: Front, exchange: Exchange) -> None:
+        await front.pause("keep", 60)
+        await front.install(1)
+        core.refusals[1, "skerry_undo"] = REFUSED
+        with pytest.raises(EngineBroken, match="no memory"):
+            await front.undo(1)
+        assert (core.labelled, front.state().version) == ("unknown", None)
+        await front.resume()
+        assert not core.paused
+
+    run(tmp_path, body)
