@@ -10,7 +10,6 @@ first byte).
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from skerry.benchmarks.road.link import LinkUnavailable
 from skerry.benchmarks.road.links import LINKS, parse
 from skerry.benchmarks.road.messages import end_in_order
 from skerry.benchmarks.road.ways import FULL, PATCH, ROUND_TRIPS, XOR, Settings, Way, measure
-from skerry.benchmarks.submission import Submission, write
+from skerry.benchmarks.submission import Submission, deliver
 
 _WAYS = {"patch": PATCH, "xor": XOR, "full": FULL}
 
@@ -78,10 +77,7 @@ def road(
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
     document = submission.document({"ways": [asdict(way) for way in found]})
-    if save is not None:
-        write(save, document)
-    if as_json:
-        print(json.dumps(document))
+    if deliver(document, save=save, as_json=as_json):
         return
     for link, spec in specs.items():
         print(f"{link}: {spec}")

@@ -7,7 +7,6 @@ and asked about deployments up to a trillion parameters.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from skerry.benchmarks.scale.calibrate import (
 from skerry.benchmarks.scale.model import Deployment, Forecast, forecast
 from skerry.benchmarks.scale.rates import EVERY_PRICE
 from skerry.benchmarks.scale.run import Size
-from skerry.benchmarks.submission import Submission, write
+from skerry.benchmarks.submission import Submission, deliver
 from skerry.codec import kernel
 
 DEPLOYMENTS = (
@@ -119,11 +118,7 @@ def scale(
             ],
         }
     )  # fmt: skip
-    if save is not None:
-        write(save, document)
-    if as_json:
-        print(json.dumps(document))
-    else:
+    if not deliver(document, save=save, as_json=as_json):
         _show(held, asked, forecasts)
 
 

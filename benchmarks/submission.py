@@ -68,6 +68,15 @@ def write(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def deliver(document: Mapping[str, object], *, save: Path | None, as_json: bool) -> bool:
+    """Write a result file and print it as JSON, as asked for; return whether it was printed."""
+    if save is not None:
+        write(save, document)
+    if as_json:
+        print(json.dumps(document))
+    return as_json
+
+
 def problems(path: Path) -> Iterator[str]:
     """Yield what is wrong with a result file that is to be submitted."""
     if path.stat().st_size > MAX_BYTES:

@@ -23,6 +23,7 @@ from typing import Self
 import aiohttp
 
 from skerry.inference.accepted import ANY, Constraint
+from skerry.inference.bounded import read_at_most
 from skerry.inference.completion import Completion, Piece, read_completion, read_piece, read_refusal
 from skerry.inference.config import ClientConfig
 from skerry.inference.constraint import (
@@ -224,12 +225,10 @@ class RolloutClient:
 
 
 async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    data = bytearray()
-    async for piece in answer.content.iter_any():
-        data += piece
-        if len(data) > limit_bytes:
-            raise AnswerInvalid(f"answer: expected at most {limit_bytes} bytes, found more")
-    return bytes(data)
+    data, whole = await read_at_most(answer, limit_bytes)
+    if not whole:
+        raise AnswerInvalid(f"answer: expected at most {limit_bytes} bytes, found more")
+    return data
 
 
 async def _events(

@@ -9,7 +9,6 @@ with what was published, byte for byte.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ import typer
 
 from skerry.benchmarks.engine_gate import EngineGate
 from skerry.benchmarks.options import AsJson, Save
-from skerry.benchmarks.submission import Submission, write
+from skerry.benchmarks.submission import Submission, deliver
 from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.stores import open_store
 from skerry.codec.level import Level
@@ -191,11 +190,7 @@ def adapters(
     with tempfile.TemporaryDirectory(prefix="skerry-lora-") as work:
         versions = asyncio.run(measure(settings, Path(work)))
     document = submission.document({"versions": [asdict(version) for version in versions]})
-    if save is not None:
-        write(save, document)
-    if as_json:
-        print(json.dumps(document))
-    else:
+    if not deliver(document, save=save, as_json=as_json):
         _say(settings, versions)
 
 

@@ -9,7 +9,6 @@ engine's, and their distances from the log-probabilities that came with them are
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import typer
 from skerry.benchmarks.engine_gate import EngineGate
 from skerry.benchmarks.options import AsJson, Save
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval
-from skerry.benchmarks.submission import Submission, write
+from skerry.benchmarks.submission import Submission, deliver
 from skerry.inference.models.llama import Llama
 from skerry.inference.models.moe import Recorder
 from skerry.inference.routed import decode_routed
@@ -167,10 +166,7 @@ def replay(
             run = measure(source, seed=seed, lag=lag, steps=steps, lr=lr)
             found.append(asyncio.run(run))
     document = submission.document({"runs": [asdict(one) for one in found]})
-    if save is not None:
-        write(save, document)
-    if as_json:
-        print(json.dumps(document))
+    if deliver(document, save=save, as_json=as_json):
         return
     print(f"{layers} layers, 2 of {experts} experts, lr {lr:g}, {steps} steps; nats a token\n")
     print("| lag | seed | tokens | rerouted | KL, own | KL, replay | of it | apart | replay |")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ import typer
 from skerry.benchmarks.options import AsJson, Save
 from skerry.benchmarks.rl.islands import two_islands
 from skerry.benchmarks.rl.statistics import MAX_SEEDS, Interval, interval, quarters
-from skerry.benchmarks.submission import Submission, write
+from skerry.benchmarks.submission import Submission, deliver
 from skerry.bulletin.stores import open_store
 from skerry.publisher import Publisher, PublisherConfig
 from skerry.publisher.arrays import Served
@@ -158,11 +157,7 @@ def reward(
     for run in runs:
         total.add(run.tally)
     document = submission.document(_results(runs, gain, total))
-    if save is not None:
-        write(save, document)
-    if as_json:
-        print(json.dumps(document))
-    else:
+    if not deliver(document, save=save, as_json=as_json):
         _say(settings, runs, gain, total)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from skerry.inference.bounded import read_at_most
 from skerry.inference.engine import EngineError
 
 _MAX_ANSWER_BYTES = 16 << 20
@@ -58,12 +59,10 @@ class SglangServer:
 
 
 async def read(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > _MAX_ANSWER_BYTES:
-            raise EngineError(f"an answer of more than {_MAX_ANSWER_BYTES} bytes")
-    return bytes(data)
+    data, whole = await read_at_most(response, _MAX_ANSWER_BYTES)
+    if not whole:
+        raise EngineError(f"an answer of more than {_MAX_ANSWER_BYTES} bytes")
+    return data
 
 
 def parse_object(data: bytes) -> Mapping[str, Any]:

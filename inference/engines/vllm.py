@@ -18,6 +18,7 @@ import aiohttp
 from tokenizers import Tokenizer
 
 from skerry.codec.digest import Digest, parse_digest
+from skerry.inference.bounded import read_at_most
 from skerry.inference.engine import (
     EngineBroken,
     EngineError,
@@ -237,10 +238,8 @@ class VllmEngine:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    data = await response.content.read(_MAX_ANSWER_BYTES)
-    while not response.content.at_eof() and len(data) < _MAX_ANSWER_BYTES:
-        data += await response.content.read(_MAX_ANSWER_BYTES - len(data))
-    if not response.content.at_eof():
+    data, whole = await read_at_most(response, _MAX_ANSWER_BYTES)
+    if not whole:
         raise EngineError(f"an answer of more than {_MAX_ANSWER_BYTES} bytes")
     return data
 

@@ -162,11 +162,12 @@ class Front:
             if base is None or self._version != version or not self._pause.holds:
                 raise InstallFailed(f"version {version} cannot be undone any more")
             try:
-                _raise(await self._core.ranks("skerry_undo", version), EngineBroken)
-                await self._core.label(str(base))
-            except Exception as error:  # some ranks may have the old weights, others the new ones
-                await self._unname(f"version {version} not undone: {error}")
-                raise EngineBroken(self._problem) from error
+                stuck = await self._go_back(version, base, [])
+            except Exception as error:  # nobody knows what they have
+                stuck = [str(error)]
+            if stuck:  # some ranks may have the old weights, others the new ones
+                await self._unname(f"version {version} not undone: {'; '.join(stuck)}")
+                raise EngineBroken(self._problem)
             await self._named(base)
 
     async def resume(self) -> None:
@@ -235,19 +236,27 @@ class Front:
     async def _undo(self, version: int, answers: Sequence[Answer]) -> None:
         """Put every rank back, and raise what that makes of the install."""
         why = "; ".join(f"rank {i}: {a['error']}" for i, a in enumerate(answers) if not a["ok"])
-        undone = await self._core.ranks("skerry_undo", version)
-        stuck = [a["error"] for a in answers if not a["ok"] and a.get("broken")]
-        stuck += [a["error"] for a in undone if not a["ok"]]  # it has what others have not
         base = self._version
-        if base is not None and not stuck:
-            try:  # the label may have been taken although nobody said so
-                await self._core.label(str(base))
-            except Exception as error:  # then nobody knows what tokens will be labelled with
-                stuck = [f"label: {error!r}"]
+        broken = [a["error"] for a in answers if not a["ok"] and a.get("broken")]
+        stuck = await self._go_back(version, base, broken)
         if base is None or stuck:
             await self._unname(f"version {version}: {why}; then: {'; '.join(stuck)}")
             raise EngineBroken(self._problem)
         raise InstallFailed(f"version {version}: {why}")
+
+    async def _go_back(self, version: int, base: int | None, stuck: Sequence[str]) -> Sequence[str]:
+        """Have every rank undo `version`, and label tokens `base` again.
+
+        Returns what hinders that, `stuck` first.  Raises EngineGone.
+        """
+        undone = await self._core.ranks("skerry_undo", version)
+        stuck = [*stuck, *(a["error"] for a in undone if not a["ok"])]  # has what others have not
+        if base is not None and not stuck:
+            try:  # the label may have been taken although nobody said so
+                await self._core.label(str(base))
+            except Exception as error:  # then nobody knows what tokens will be labelled with
+                return [f"label: {error!r}"]
+        return stuck
 
     async def _unname(self, problem: str) -> None:
         """Have no token bear the name of a version any more."""

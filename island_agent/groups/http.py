@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from skerry.codec.errors import FormatError
+from skerry.inference.bounded import read_at_most
 from skerry.inference.errors import RequestInvalid
 from skerry.inference.transport import read_body
 from skerry.island_agent.control_access import error, refusal
@@ -88,9 +89,7 @@ class HttpPeers:
         body = command_bytes(command, self._roster.digest, wait_s)
         try:
             async with self._open().post(url, data=body, allow_redirects=False) as response:
-                data = await response.content.read(MAX_MESSAGE_BYTES)
-                while not response.content.at_eof() and len(data) < MAX_MESSAGE_BYTES:
-                    data += await response.content.read(MAX_MESSAGE_BYTES - len(data))
+                data, _ = await read_at_most(response, MAX_MESSAGE_BYTES)
                 if response.status != 200:
                     raise PeerLost(f"HTTP {response.status}: {data[:300].decode(errors='replace')}")
                 return parse_report(data)

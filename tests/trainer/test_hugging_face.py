@@ -29,7 +29,6 @@ from transformers import (  # noqa: E402
 )
 
 from skerry.bulletin.errors import StoreUnavailable  # noqa: E402
-from skerry.bulletin.reader import BulletinReader  # noqa: E402
 from skerry.bulletin.stores import open_store  # noqa: E402
 from skerry.island_agent.pull import pull  # noqa: E402
 from skerry.publisher.errors import PublishFailed  # noqa: E402
@@ -37,6 +36,7 @@ from skerry.trainer.errors import TrainerError  # noqa: E402
 from skerry.trainer.hugging_face import PublishingCallback  # noqa: E402
 from skerry.trainer.tokenizer_files import END_OF_TEXT, byte_level_bpe  # noqa: E402
 from tests.bulletin.faults import FaultyStore  # noqa: E402
+from tests.trainer.bulletins import follow  # noqa: E402
 
 STEPS = 4
 SIZES: dict[str, Any] = {
@@ -88,12 +88,6 @@ def trained(root: Path, model: Any, callback: PublishingCallback, **options: Any
     return Trainer(
         model, arguments, train_dataset=rows, callbacks=[Oracle(root / "oracle"), callback]
     )
-
-
-def follow(root: Path) -> BulletinReader:
-    reader = BulletinReader(open_store(str(root / "bulletin")))
-    reader.refresh()
-    return reader
 
 
 def check_every_version(root: Path, steps: int) -> None:

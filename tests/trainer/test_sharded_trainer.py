@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.stores import open_store
 from skerry.island_agent.pull import pull
 from skerry.publisher.audit import audit
 from skerry.trainer.served import RuleSet
 from tests.publisher.samples import read_tree
+from tests.trainer.bulletins import assert_nothing_of_the_dead_ranks_step_is_visible, follow
 from tests.trainer.installed import torchrun
 from tests.trainer.sharded_trainer import RULES
 
@@ -18,22 +17,12 @@ LAST = 10
 DEATH = 2
 
 
-def follow(root: Path) -> BulletinReader:
-    reader = BulletinReader(open_store(str(root / "bulletin")))
-    reader.refresh()
-    return reader
-
-
 def test_packs_of_two_ranks_rebuild_the_gathered_state_also_after_a_rank_was_killed(
     tmp_path: Path,
 ) -> None:
     killed = torchrun(2, TRAINER, str(tmp_path), str(LAST), str(DEATH))
     assert killed.returncode != 0
-    reader = follow(tmp_path)
-    assert [commit.step for commit in reader.state.commits.values()] == list(range(DEATH))
-    named = sum(len(commit.packs) for commit in reader.state.commits.values())
-    packs = list(open_store(str(tmp_path / "bulletin")).list_after("packs/"))
-    assert len(packs) > named  # the dead rank had uploaded its own, which no record names
+    assert_nothing_of_the_dead_ranks_step_is_visible(tmp_path, DEATH)
 
     again = torchrun(2, TRAINER, str(tmp_path), str(LAST), "-1")
     assert again.returncode == 0, again.stderr

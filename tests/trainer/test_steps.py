@@ -10,7 +10,6 @@ import torch
 
 from skerry.bulletin import stores
 from skerry.bulletin.errors import KeyFileInvalid, StoreUnavailable
-from skerry.bulletin.reader import BulletinReader
 from skerry.bulletin.signing import Signer
 from skerry.bulletin.stores import open_store
 from skerry.island_agent.pull import pull
@@ -20,6 +19,7 @@ from skerry.trainer.served import BF16_RULES, Form, Rule, RuleSet, Scales
 from skerry.trainer.steps import OnFailure, StepPublisher, StepSettings
 from tests.bulletin.faults import FaultyStore
 from tests.publisher.samples import read_tree
+from tests.trainer.bulletins import follow
 
 SIDE_FILES = {"config.json": b"{}\n"}
 
@@ -51,12 +51,6 @@ def opened(
         signing_key=signing_key,
     )
     return StepPublisher(settings, rules, trained.shards, SIDE_FILES)
-
-
-def follow(root: Path) -> BulletinReader:
-    reader = BulletinReader(open_store(str(root / "bulletin")))
-    reader.refresh()
-    return reader
 
 
 @pytest.mark.parametrize("background", [True, False])

@@ -10,10 +10,10 @@ from _pytest.mark import ParameterSet
 from safetensors.torch import load_file
 
 from skerry.bulletin.reader import BulletinReader
-from skerry.bulletin.stores import open_store
 from skerry.island_agent.pull import pull
 from skerry.publisher.audit import audit
 from tests.publisher.samples import read_tree
+from tests.trainer.bulletins import assert_nothing_of_the_dead_ranks_step_is_visible, follow
 from tests.trainer.installed import require, titan
 
 require("torchtitan")
@@ -33,12 +33,6 @@ FP8_ROWS = ["--publishing.rules", "*.q_proj.weight=FP8_BLOCK,*.up_proj.weight=FP
 NOT_AS_EXPORTED = {  # torchtitan casts these; they are served as they are trained
     f"model.layers.{layer}.mlp.gate.e_score_correction_bias" for layer in (1, 2)
 }
-
-
-def follow(root: Path) -> BulletinReader:
-    reader = BulletinReader(open_store(str(root / "bulletin")))
-    reader.refresh()
-    return reader
 
 
 def check_every_version(root: Path, steps: int) -> BulletinReader:
@@ -101,11 +95,7 @@ def test_a_rank_killed_while_publishing_leaves_a_lineage_that_the_restarted_run_
     options = [*EXPERT_PARALLEL, *CHECKPOINTS, *EXPORT, "--checkpoint.keep-latest-k", "0"]
     killed = titan(tmp_path, 2, "deepseek_v3", *options, "--death", str(DEATH))
     assert killed.returncode != 0
-    reader = follow(tmp_path)
-    assert [commit.step for commit in reader.state.commits.values()] == list(range(DEATH))
-    named = sum(len(commit.packs) for commit in reader.state.commits.values())
-    packs = list(open_store(str(tmp_path / "bulletin")).list_after("packs/"))
-    assert len(packs) > named  # the dead rank had uploaded its own, which no record names
+    assert_nothing_of_the_dead_ranks_step_is_visible(tmp_path, DEATH)
 
     again = titan(tmp_path, 2, "deepseek_v3", *options)
     assert again.returncode == 0, again.stderr[-6000:]
