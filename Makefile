@@ -20,7 +20,7 @@ demo: $(VENV)/.demo
 	$(SKERRY) demo $(ARGS)
 
 demo-small: $(VENV)/.demo
-	$(SKERRY) demo --model tiny --steps 4 --out demo-output/small $(ARGS)
+	$(SKERRY) demo --model tiny --steps 4 --out demo-output-small $(ARGS)
 
 test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m "not soak" $(ARGS)
@@ -129,4 +129,4 @@ $(VENV)/.dev: $(BUILT_FROM) | $(VENV)/bin/python
 	touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-wheel $(VLLM) dist demo-output
+	rm -rf $(VENV) $(VENV)-wheel $(VLLM) dist demo-output demo-output-small
